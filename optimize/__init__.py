@@ -1,4 +1,4 @@
-"""Evaluating, compiling and saving programs.
+"""Evaluate, compile, and save programs.
 
-Nothing is imported here, so that an application that loads an artifact does not import what compiles one.
+This package imports nothing, so that an application that loads an artifact does not import the compiler.
 """

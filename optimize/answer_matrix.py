@@ -1,8 +1,8 @@
-"""The answerability matrix: choose the pairs of question and passage to judge, and estimate the other pairs.
+"""The answerability matrix: choose the question-passage pairs to judge, and estimate the others.
 
-Rows of the matrix are questions, columns are passages, and a value of 1 means that the passage answers the question. A
-cell is numbered by the row of its question times the number of passages, plus the column of its passage. An estimate is
-used only if it predicts judged pairs that it has not seen better than their mean does.
+Rows of the matrix are questions, columns are passages, and a value of 1 means that the passage answers the question.
+The number of a cell is its row times the number of passages, plus its column. An estimate is used only if it predicts
+unseen judged pairs better than the mean does.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Floats = NDArray[np.float64]
 Shape = tuple[int, int]
 
 BLOCK_CELLS = 2_000_000
-"""Number of cells that are computed at a time."""
+"""Number of cells to compute at a time."""
 PLACES = 6
-"""Decimal places to which values are compared, so that rounding errors do not change the order."""
+"""Number of decimal places used to compare values, so that rounding errors do not change the order."""
 RANKS = (1, 2, 3, 5, 8)
 RIDGES = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01)
 ITERATIONS = 20
@@ -35,7 +35,7 @@ REVIVAL = 0.1
 FEWEST_JUDGED = 50
 HELD_OUT = 0.2
 ANSWERED = 0.5
-"""Values of this or more count as an answer."""
+"""Values at or above this threshold count as an answer."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +57,7 @@ class KnownCells:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LowRank:
-    """An estimate of the whole matrix: a mean plus the product of two factors, clipped to the range 0 to 1."""
+    """An estimate of the whole matrix: a mean plus the product of two factor matrices, clipped to the range 0 to 1."""
 
     rows: Floats
     columns: Floats
@@ -70,7 +70,7 @@ class LowRank:
         return values
 
     def above(self, cut: float, most: int, without: Integers) -> KnownCells:
-        """Return up to ``most`` cells with a value of ``cut`` or more, highest first, leaving out some cells."""
+        """Return up to ``most`` cells with a value of at least ``cut``, highest first, excluding the given cells."""
 
         def values(part: slice) -> Floats:
             return np.clip(self.mean + self.rows[part] @ self.columns.T, 0.0, 1.0)
@@ -81,15 +81,17 @@ class LowRank:
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """How well an estimate predicts judged pairs that it was not made from.
+    """How well an estimate predicts judged pairs that were held out.
 
     Args:
         judged: Number of judged pairs.
-        held: Number of pairs that were held out to measure these errors. Rank and ridge were chosen on other pairs.
+        held: Number of pairs that were held out to measure these errors. Different pairs were used to choose rank and
+            ridge.
         rank: Rank of the estimate.
-        ridge: Weight of the squares of its factors.
+        ridge: Weight of the penalty on its squared factors.
         rmse: Root mean squared error on the held-out pairs.
-        base_rmse: The same error if every pair gets the mean of the judged pairs that were not held out.
+        base_rmse: The same error if the prediction for every pair is the mean of the judged pairs that were not held
+            out.
         used: Whether the estimate is used.
         reason: Why it is not used; empty if it is.
     """
@@ -105,18 +107,18 @@ class Validation:
 
 
 def near_pairs(questions: Vectors, passages: Vectors, without: Integers, most: int) -> KnownCells:
-    """Return up to ``most`` cells with their cosine similarities, highest first, leaving out some cells.
+    """Return up to ``most`` cells with their cosine similarities, highest first, excluding the given cells.
 
     The rows of ``questions`` and ``passages`` are vectors of length 1.
 
-    Source: QB-RAG, arXiv:2407.18044, judges the pairs above a similarity threshold or percentile; a fixed number is
-    ours.
+    Source: QB-RAG, arXiv:2407.18044. The paper judges the pairs above a similarity threshold or percentile; we judge a
+    fixed number.
     """
     return _highest(lambda part: questions[part] @ passages.T, (len(questions), len(passages)), without, most)
 
 
 def far_pairs(shape: Shape, without: Integers, count: int, seed: int) -> Integers:
-    """Return up to ``count`` distinct cells drawn uniformly at random, leaving out some cells."""
+    """Return up to ``count`` distinct cells drawn uniformly at random, excluding the given cells."""
     total = math.prod(shape)
     drawn = np.random.default_rng(seed).choice(total, min(total, count + len(without)), replace=False)
     found: Integers = drawn[~np.isin(drawn, without)]
@@ -124,13 +126,13 @@ def far_pairs(shape: Shape, without: Integers, count: int, seed: int) -> Integer
 
 
 def complete(known: KnownCells, shape: Shape, *, rank: int, ridge: float, seed: int = 0) -> LowRank:
-    """Return the matrix of a rank that fits the known cells best, with a ridge penalty.
+    """Return the matrix of the given rank that best fits the known cells, with a ridge penalty.
 
-    The ridge, above 0, is the weight of the squares of both factors, for cells scaled to a variance of 1.
+    The ridge (above 0) is the weight of the penalty on both squared factors, for cells scaled to a variance of 1.
 
     Source: alternating least squares with a ridge (Hastie et al., arXiv:1410.2596). If the rank is large enough, it
-    minimizes the error plus ridge times the nuclear norm. The fit starts with large ridges, and each fit starts from
-    the factors of the fit before it.
+    minimizes the error plus ridge times the nuclear norm. The first fit uses a large ridge, and each later fit starts
+    from the factors of the previous fit.
     """
     *_, found = _path(known, shape, rank, [*(one for one in RIDGES if one > ridge), ridge], seed)
     return found
@@ -156,7 +158,7 @@ def _path(known: KnownCells, shape: Shape, rank: int, ridges: Sequence[float], s
 
 
 def _solved(cells: csr_array, known: csr_array, other: Floats, ridge: float) -> Floats:
-    """Return the row factor that fits the known cells best for a given column factor."""
+    """Return the row factor that best fits the known cells for a given column factor."""
     rank = other.shape[1]
     products = (other[:, :, None] * other[:, None, :]).reshape(len(other), -1)
     grams = (known @ products).reshape(-1, rank, rank) + ridge * np.eye(rank)
@@ -167,18 +169,19 @@ def _solved(cells: csr_array, known: csr_array, other: Floats, ridge: float) -> 
 def completed(
     given: KnownCells, judged: KnownCells, shape: Shape, *, far: NDArray[np.bool_], seed: int = 0
 ) -> tuple[LowRank | None, Validation]:
-    """Return an estimate of the matrix, or None if it is refused, and its validation.
+    """Return an estimate of the matrix (None if it is rejected) and its validation.
 
-    A fifth of the judged pairs is held out to measure the error, and another fifth chooses rank and ridge. The returned
-    estimate is made from all pairs. The estimate is refused if the squared error that it saves on the held-out pairs is
-    not clearly above 0, or if it is wrong more often than the mean on the held-out pairs that were drawn at random.
+    One fifth of the judged pairs is held out to measure the error, and another fifth is used to choose rank and ridge.
+    The returned estimate is made from all pairs. The estimate is rejected if its reduction of the squared error on the
+    held-out pairs is not clearly above 0, or if it is wrong more often than the mean on the held-out pairs that were
+    drawn at random.
 
     Args:
-        given: Cells that are known without a judge; they are never held out.
+        given: Cells whose values are known without a judge; they are never held out.
         judged: Judged cells.
-        shape: Numbers of questions and passages.
-        far: Whether each judged pair was drawn at random. These pairs represent the pairs that nobody judged.
-        seed: Seed of the split and of the fit. Default 0.
+        shape: The number of questions and the number of passages.
+        far: Whether each judged pair was drawn at random. Such pairs represent the pairs that were not judged.
+        seed: Seed for the split and the fit. Default 0.
     """
     if len(judged) < FEWEST_JUDGED:
         reason = f"the completion needs at least {FEWEST_JUDGED} judged pairs, but there are {len(judged)}"
@@ -192,7 +195,7 @@ def completed(
         if rank <= min(shape)
         for ridge, found in zip(RIDGES, _path(given + rest, shape, rank, RIDGES, seed), strict=True)
     ]
-    _, rank, minus = min(tried)  # of equal errors, the smaller rank and the larger ridge
+    _, rank, minus = min(tried)  # ties: the smaller rank, then the larger ridge
 
     def made(known: KnownCells) -> LowRank:
         return complete(given + known, shape, rank=rank, ridge=-minus, seed=seed)
@@ -203,7 +206,7 @@ def completed(
     errors, base_errors = (predicted - test.values) ** 2, (base - test.values) ** 2
     saved, distant = base_errors - errors, far[order[:share]]
     reason = ""
-    # The lower end of a 95 % interval by the normal approximation. It treats the held-out pairs as independent.
+    # The lower end of a 95 % interval (normal approximation). It treats the held-out pairs as independent.
     if not saved.mean() - 1.96 * saved.std(ddof=1) / math.sqrt(len(saved)) > 0:
         reason = "it does not clearly beat the base rate on held-out judged pairs"
     elif right[distant].sum() < base_right[distant].sum():
@@ -224,7 +227,7 @@ def completed(
 def _highest(
     values: Callable[[slice], NDArray[np.floating[Any]]], shape: Shape, without: Integers, most: int
 ) -> KnownCells:
-    """Return the highest cells of a matrix whose rows are computed some at a time."""
+    """Return the highest cells of a matrix whose rows are computed in blocks."""
     found, without, width = KnownCells(np.empty(0, dtype=np.int64), np.empty(0)), np.sort(without), max(shape[1], 1)
     step = max(1, BLOCK_CELLS // width)
     for start in range(0, shape[0], step):

@@ -1,4 +1,4 @@
-"""Compare programs with a baseline on the same questions, next to closed book and oracle evidence."""
+"""Compare programs with a baseline on the same questions, alongside closed book and oracle evidence."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ from querywright.progress import part
 CLOSED_BOOK, ORACLE = "closed book", "oracle evidence"
 
 TRANSCRIBED = 20_000
-"""Number of questions times programs up to which prompts are kept in memory, some kilobytes per call."""
+"""Prompts (several kilobytes per call) are kept in memory only up to this number of questions times programs."""
 
 SECOND = f"{PLAIN}:query_with_options=true"
-"""The second baseline, wherever questions have options."""
+"""The second baseline, used if questions have options."""
 
 ROWS, SUMMARY, REPORT = "results.parquet", "comparison.json", "report.html"
 """The files that ``Comparison.save`` writes."""
@@ -50,7 +50,7 @@ ROWS, SUMMARY, REPORT = "results.parquet", "comparison.json", "report.html"
 ANOTHER_FOLDER = "give another folder with out=..., or remove this one"
 
 RIGHT = ("accuracy", "exact_match")
-"""Metrics that tell which answers are right; the first one that every program has is used."""
+"""Metrics that determine which answers are right; the first one that every program has is used."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -60,25 +60,25 @@ class Comparison(Results):
     Args:
         arms: Results of every program (*arm*), on the same questions.
         baseline: Name of the program that the others are compared with.
-        comparisons: Every other program compared with the baseline, metric by metric.
+        comparisons: Every other program compared with the baseline on each metric.
         references: Results of closed book and oracle evidence, which are not compared with the baseline.
-        questions: The questions, in the order of the rows. If they have no evidence, their evidence is the labels that
-            a judge of usefulness gave to the passages.
-        passages: The passages that a program retrieved or that have a label, by id, if the retriever can return them.
+        questions: The questions, in the order of the rows. If they have no evidence, the labels that a judge of
+            usefulness gave to the passages become their evidence.
+        passages: The passages that a program retrieved or that have a label, by id, if the retriever can return
+            passages by id.
         diagnosis: Where answers are lost; None if no program reads answers or nothing is labeled.
         decisions: The effect of each program's passages on the decisions; empty for the same reasons.
-        notes: What a reader should know before trusting the numbers, such as unequal budgets or the calibration of a
-            judge.
-        remarks: Lines for below a table of the results.
+        notes: What to know before trusting the numbers, such as unequal budgets or a judge's calibration.
+        remarks: Lines to print below a table of the results.
         hints: Warnings about the questions and names, which were reported before the first question.
         facts: What was compared and how, by name, for the report.
-        source: Name of the questions' file; empty without a file.
-        second: Name of the second baseline: the program that searches the question and its options, without an LM;
-            empty without one.
-        options: Whether the search of each program uses the options, by name; empty if no question has options.
+        source: Name of the question file; empty without a file.
+        second: Name of the second baseline, which searches for the question and its options without an LM; empty if
+            there is none.
+        options: By program name, whether its search uses the options; empty if no question has options.
         slices: Results by slice, if columns were named.
-        settings: What the comparison is made of, as plain data: settings, baseline, texts of the programs, and a digest
-            of the questions.
+        settings: The comparison's inputs as plain data: settings, baseline, texts of the programs, and a digest of the
+            questions.
     """
 
     arms: tuple[Evaluation, ...]
@@ -106,7 +106,7 @@ class Comparison(Results):
 
     @property
     def all_notes(self) -> list[str]:
-        """Hints, notes, and remarks, without repeats."""
+        """Hints, notes, and remarks, without duplicates."""
         return [*dict.fromkeys([*self.hints, *self.notes, *self.remarks])]
 
     def arm(self, name: str) -> Evaluation:
@@ -119,21 +119,21 @@ class Comparison(Results):
 
     @property
     def verdict(self) -> str:
-        """The verdict in one sentence, with the gains that are shown only on questions that the LM knows."""
+        """The verdict in one sentence, including gains that are shown only on questions that the LM knows."""
         return "; ".join(
             filter(None, [verdict_sentence(self.comparisons), known_sentence(self.comparisons, self.slices)])
         )
 
     @property
     def labelled_by(self) -> str:
-        """The judges whose labels the diagnosis and the decisions use; empty if all labels are from people."""
+        """The judges whose labels the diagnosis and the decisions use; empty if people assigned all labels."""
         names = sorted(
             {name for one in self.questions for names in one.assessors.values() for name in names} - {PERSON}
         )
         return f"labels by judge {', '.join(names)}" if names else ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything but single questions as a JSON object."""
+        """Return everything except the individual questions as a JSON object."""
         return {
             "baseline": self.baseline,
             **({"second_baseline": self.second} if self.second else {}),
@@ -155,7 +155,7 @@ class Comparison(Results):
 
         Args:
             folder: The folder; it is created if it is missing.
-            command: The command that repeats the comparison, for the report.
+            command: The command that reruns the comparison, for the report.
         """
         from querywright.optimize.tables import question_rows, write_table
 
@@ -177,19 +177,19 @@ class Comparison(Results):
         outcome: str = "",
         command: str = "",
     ) -> Path:
-        """Write the page of the comparison, whole or not at all; return the file.
+        """Write the page of the comparison atomically, and return the file.
 
-        The page holds prompts and answers of LM calls, failed questions first, as far as it has room. A comparison of
+        The page contains the prompts and answers of as many LM calls as fit, failed questions first. A comparison with
         more than 20,000 questions times programs keeps none.
 
         Args:
             path: The file.
-            title: Heading of the page. Default: the questions' file or the number of programs, and the number of
+            title: Heading of the page. Default: the question file or the number of programs, and the number of
                 questions.
-            facts: What was compared and how, by name, in addition to ``facts``.
-            notes: What a reader should know before trusting a number, in addition to ``notes``.
+            facts: What was compared and how, by name, in addition to ``self.facts``.
+            notes: What to know before trusting a number, in addition to ``self.notes``.
             outcome: The outcome in a sentence.
-            command: The command that repeats the comparison.
+            command: The command that reruns the comparison.
         """
         from querywright.optimize.report import comparison_page
 
@@ -222,30 +222,30 @@ def compare(
 ) -> Comparison:
     """Evaluate programs on the same questions and compare each with the baseline.
 
-    The questions of all programs and references share the threads, so that a server is busy even if there are few
-    questions. The results do not depend on the order. Answers are kept only in the LM's cache: run an interrupted
-    comparison again, and it finds them there; one more program or question costs only its own calls.
+    The questions of all programs and references share the threads, so that a server stays busy even if there are few
+    questions. The results do not depend on the order. Answers are kept only in the LM's cache: if you rerun an
+    interrupted comparison, it finds them there, and an additional program or question costs only its own calls.
 
     Args:
         arms: Programs by name.
         questions: The questions, in order.
-        lm: An LM that ``resolve_lm`` made, with a cache so that nothing is requested twice.
+        lm: An LM from ``resolve_lm``, with a cache so that nothing is requested twice.
         baseline: Name of the program that the others are compared with. Default ``plain``, or the first program if no
             program has that name.
-        references: Whether closed book and oracle evidence are evaluated too if a program searches and reads. The
-            diagnosis needs them to tell where answers are lost. Default True.
+        references: Whether to evaluate closed book and oracle evidence too if a program searches and reads. The
+            diagnosis needs them to determine where answers are lost. Default True.
         metrics: DSPy metrics by name. Default accuracy and decision_useful.
-        threads: Number of questions that run at a time, 1 or more. Default 4.
+        threads: Number of questions to run at a time, 1 or more. Default 4.
         max_failures: Share of a program's questions that may fail, 0 to 1. Default 0.05.
         slices: Columns of the questions to show results by, and ``known``: whether the reader answers a question
-            rightly without passages, which takes a closed_book program or reference. Default none.
-        progress: Called after each question with the program and the progress of the whole comparison.
+            correctly without passages, which requires a closed_book program or reference. Default none.
+        progress: Called after each question with the program and the overall progress of the comparison.
 
     Raises:
-        InputError: There are no programs or no such baseline, or a slice cannot be made.
+        InputError: There are no programs, the baseline does not exist, or a slice cannot be made.
         OutageError: The LM cannot be reached.
-        BudgetError: The limit of calls is reached.
-        TooManyFailuresError: More questions of a program failed than allowed.
+        BudgetError: The call limit is reached.
+        TooManyFailuresError: More of a program's questions failed than allowed.
     """
     if not arms:
         raise InputError("there is nothing to compare; give one program or more")
@@ -261,7 +261,7 @@ def compare(
     own = next((name for name, one in arms.items() if one.technique.NAME == "closed_book" and one.reader), None)
     without_passages = own or next(iter(beside.closed_book.values()), None)
     check_known(slices, [name for name in RIGHT if name in metrics], has_closed_book=without_passages is not None)
-    # Labels of a judge of passages may become evidence, on which the oracle then depends.
+    # A passage judge's labels may become evidence, and the oracle then depends on them.
     judging = any(isinstance(one, JudgedMetric) and "passage" in one.judge.needs() for one in metrics.values())
     late = judging and any(one.assessors or not one.evidence for one in asked)
     first = {name: one for name, one in beside.programs.items() if not late or name not in beside.oracle.values()}
@@ -328,7 +328,7 @@ def compare(
 
 
 def read_settings(folder: str | Path) -> dict[str, Any]:
-    """Return the settings of the comparison that a folder holds; empty if it holds none.
+    """Return the settings of the comparison in a folder; empty if there is none.
 
     Raises:
         InputError: The comparison has no settings, or no program can be added to it.
@@ -351,7 +351,7 @@ def read_settings(folder: str | Path) -> dict[str, Any]:
 
 
 def check_settings(folder: str | Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise if the comparison in a folder has other settings or other questions; its programs may differ."""
+    """Raise if the comparison in a folder has different settings or questions; its programs may differ."""
     other = [name for name in now if before and name != "arms" and before.get(name) != now[name]]
     told = [f"{name} {before.get(name)}, not {now[name]}" for name in other if name != "questions"]
     if other:
@@ -360,14 +360,14 @@ def check_settings(folder: str | Path, before: Mapping[str, Any], now: Mapping[s
 
 
 def unequal_budgets(arms: Mapping[str, RAG]) -> tuple[str, ...]:
-    """Return a line with the number of passages that each program shows at most, if these numbers differ."""
+    """Return a line with the maximum number of passages that each program shows, if these numbers differ."""
     shown = {name: one.technique.max_passages for name, one in arms.items() if one.technique.SEARCHES != "0"}
     listed = ", ".join(f"{name} {count}" for name, count in shown.items())
     return (f"UNEQUAL BUDGETS, passages shown at most: {listed}",) if len(set(shown.values())) > 1 else ()
 
 
 def unequal_inputs(options: Mapping[str, bool], baseline: str, second: str) -> tuple[str, ...]:
-    """A line that names the arms that use the options, if no baseline does."""
+    """Return a line that names the arms that use the options, if no baseline does."""
     using = [name for name, uses in options.items() if uses and name != baseline]
     if not using or second or options[baseline]:
         return ()
@@ -377,7 +377,7 @@ def unequal_inputs(options: Mapping[str, bool], baseline: str, second: str) -> t
 
 
 def searches_options(program: RAG) -> bool:
-    """Whether a program is the second baseline: plain retrieval of the question and its options."""
+    """Return whether a program is the second baseline: plain retrieval with the question and its options."""
     return program.technique.NAME == PLAIN and bool(program.technique.knobs["query_with_options"])
 
 
@@ -387,8 +387,8 @@ class References:
 
     Args:
         programs: The references by name.
-        closed_book: By program, the name of the reference or program that has its reader and no passages.
-        oracle: By program, the name of the reference that has its reader and the deciding passages.
+        closed_book: By program, the name of the reference or program with the same reader and no passages.
+        oracle: By program, the name of the reference with the same reader and the deciding passages.
     """
 
     programs: Mapping[str, RAG] = field(default_factory=dict)
@@ -411,7 +411,7 @@ class References:
                 programs[bare[own]] = closed_book(reader)
             if own not in perfect:
                 oracle = oracle_evidence(searching[arm].technique.retriever, questions, reader, budget)
-                if oracle is not None:  # else another program's retriever may return the passages
+                if oracle is not None:  # otherwise a different program's retriever may return the passages
                     perfect[own] = f"{ORACLE}{whose}"
                     programs[perfect[own]] = oracle
         best = {arm: perfect[own] for arm, own in readers.items() if own in perfect}
@@ -419,16 +419,16 @@ class References:
 
 
 def closed_book(reader: Reader) -> RAG:
-    """Return a program that gives its reader no passages."""
+    """Return a program that shows its reader no passages."""
     return RAG(technique_class("closed_book")(), reader)
 
 
 def oracle_evidence(
     retriever: Any, questions: Sequence[Question], reader: Reader | None, knobs: Mapping[str, Any]
 ) -> RAG | None:
-    """Return a program that gives its reader the deciding passages of labeled questions.
+    """Return a program that shows its reader the deciding passages of labeled questions.
 
-    Return None without a reader or labeled evidence, or if the retriever cannot return passages by id.
+    Return None if there is no reader or no labeled evidence, or if the retriever cannot return passages by id.
     """
     ids = sorted({key for question in questions for key in question.evidence})
     passages = held_by(retriever, ids)
@@ -438,7 +438,7 @@ def oracle_evidence(
 
 
 def held_by(retriever: Any, ids: Iterable[str]) -> dict[str, Passage] | None:
-    """Return the passages with these ids that a retriever holds, by id; None if the retriever cannot tell."""
+    """Return the retriever's passages with these ids, by id; None if the retriever cannot look up ids."""
     if not hasattr(retriever, "get"):
         return None
     try:
@@ -448,6 +448,6 @@ def held_by(retriever: Any, ids: Iterable[str]) -> dict[str, Passage] | None:
 
 
 def _reader(program: RAG) -> str:
-    """Return a text that identifies a program's reader: its name, prompts, and demonstrations."""
+    """Return a string that identifies a program's reader: its name, prompts, and demonstrations."""
     reader = program.reader
     return repr(reader and (reader.NAME, [(name, one.dump_state()) for name, one in reader.named_predictors()]))

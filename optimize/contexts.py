@@ -1,4 +1,4 @@
-"""Settings of DSPy and Optuna under which programs and searches run."""
+"""DSPy and Optuna settings for running programs and searches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from querywright.models.adapter import PromptAdapter
 
 
 def asking(lm: dspy.BaseLM) -> AbstractContextManager[Any]:
-    """Return the DSPy settings under which programs run: this LM, the project's adapter, and no history or trace."""
+    """Return the DSPy settings for running programs: this LM, the project's adapter, and no history or trace."""
     settings: AbstractContextManager[Any] = dspy.context(
         lm=lm, adapter=PromptAdapter(), disable_history=True, trace=None
     )
@@ -23,7 +23,7 @@ def asking(lm: dspy.BaseLM) -> AbstractContextManager[Any]:
 
 @contextlib.contextmanager
 def quiet_optuna() -> Iterator[None]:
-    """Keep Optuna's log of trials and its warnings about experimental features off the terminal.
+    """Keep Optuna's trial log and its warnings about experimental features off the terminal.
 
     The warnings stay off afterward: Python's warning filters cannot be restored while other threads run.
     """

@@ -1,8 +1,8 @@
-"""Find text of training questions and passages that an optimizer copied into a prompt.
+"""Find text from training questions and passages that an optimizer copied into a prompt.
 
-A prompt that holds the questions it was tuned on scores well on them and teaches nothing. The search compares runs of
-words: eight words in a row do not repeat by chance. Demonstrations are training questions by design, so only
-demonstrations of dev and test questions count.
+A prompt that contains the questions it was tuned on scores well on them, but its score says little about how it does on
+others. The search compares runs of words, because eight words in a row do not repeat by chance. Demonstrations are
+training questions by design, so only demonstrations copied from dev and test questions count.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from querywright.data.types import Passage, Question
 from querywright.optimize.program_state import PredictorState
 
 RUN = 8
-"""Words in a row that count as a copy."""
+"""Number of consecutive words that count as a copy."""
 
 SHORTEST = 5
-"""Words of the shortest text that counts as a copy if the prompt holds all of it."""
+"""Minimum length in words of a text that counts as a copy if the prompt contains all of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A text that a prompt copies.
+    """A text that was copied into a prompt.
 
     Args:
-        predictor: Name of the predictor whose prompt it is.
+        predictor: Name of the predictor whose prompt contains the text.
         source: Where the text comes from, such as ``question q3`` or ``passage p7``.
-        text: The first words that are copied, in lower case and without punctuation.
+        text: The first words of the copy, in lower case and without punctuation.
     """
 
     predictor: str
@@ -48,13 +48,13 @@ def find_copies(
     held_out: Sequence[Question] = (),
     passages: Collection[Passage] = (),
 ) -> list[Copy]:
-    """Return the texts that tuned prompts copy, one per predictor and source.
+    """Return the texts that were copied into tuned prompts, one per predictor and source.
 
     Args:
         predictors: The tuned prompts and demonstrations by the predictor's name.
-        untuned: Prompts before tuning; their words are not copies.
-        train: Training questions; the instructions must not repeat their questions, options, and answers.
-        held_out: Dev and test questions; demonstrations must not show them. Default none.
+        untuned: Prompts before tuning; their words do not count as copies.
+        train: Training questions; the instructions must not repeat their texts, options, or answers.
+        held_out: Dev and test questions, which must not be used as demonstrations. Default none.
         passages: Passages that the optimizer saw; the instructions must not repeat their texts. Default none.
     """
     before = " | ".join(map(_plain, untuned))
@@ -79,7 +79,7 @@ def find_copies(
 
 
 def copies_sentence(copies: Sequence[Copy]) -> str:
-    """Return the copies as one sentence; three of them are quoted."""
+    """Return the copies as one sentence that quotes up to three of them."""
     more = f"; {len(copies) - 3} more" if len(copies) > 3 else ""
     return "; ".join(map(str, copies[:3])) + more
 

@@ -1,4 +1,4 @@
-"""Find where answers are lost (index, search, truncation, or reader), and what passages did to the answers."""
+"""Find where answers are lost (index, search, truncation, or reader), and how passages changed the answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from querywright.optimize.evaluate import Evaluation, Row, finite, mean_json
 
 
 class Stage(StrEnum):
-    """The outcome of a question: right, unknown, or the stage at which its answer was lost."""
+    """A question's outcome: right, unknown, or the stage at which its answer was lost."""
 
     RIGHT = "right"
     NOT_INDEXED = "not indexed"
@@ -44,13 +44,14 @@ MEANING: Mapping[Stage, str] = {
 
 @dataclass(frozen=True, slots=True)
 class QuestionOutcome:
-    """The outcome of one question in one program.
+    """The outcome of one question with one program.
 
     Args:
         question: Id of the question.
         stage: The stage at which the answer was lost.
-        closed_book: Whether the reader is right without passages; None if it was not evaluated.
-        oracle: Whether the reader is right with the deciding passages; None if it was not evaluated, or there are none.
+        closed_book: Whether the reader is right without passages; None if this was not evaluated.
+        oracle: Whether the reader is right with the deciding passages; None if this was not evaluated or there are
+            none.
     """
 
     question: str
@@ -65,7 +66,7 @@ class Diagnosis:
 
     Args:
         metric: Metric that is 1.0 for a right answer.
-        jointly: Number of questions whose evidence is all of their helpful passages; for the others, any one is enough.
+        jointly: Number of questions that need all of their helpful passages; for the others, any one is enough.
         arms: One ``QuestionOutcome`` per question, in order, by program.
     """
 
@@ -79,7 +80,7 @@ class Diagnosis:
 
     @property
     def alone(self) -> list[tuple[str, int, int]]:
-        """Closed book and oracle if they were evaluated: name, number of right answers, number of scored questions."""
+        """Closed book and oracle if evaluated: name, number of right answers, number of scored questions."""
         first = next(iter(self.arms.values()), ())
         known = {"closed book": [one.closed_book for one in first], "oracle": [one.oracle for one in first]}
         scored = {name: [right for right in found if right is not None] for name, found in known.items()}
@@ -105,11 +106,11 @@ def diagnose(
 
     Args:
         arms: Results of programs that search and read, on these questions.
-        questions: The questions. Their evidence is one helpful passage (ENTAILED or USEFUL), or all of them if a
+        questions: The questions. The evidence is one helpful passage (ENTAILED or USEFUL), or all of them if the
             question needs them jointly; any one of several alternatives is enough.
         indexed: By program, the ids of the passages in its collection.
         metric: Metric that is 1.0 for a right answer. Default accuracy.
-        closed_book: By program, the results of its reader without passages; without them no evidence counts as "not
+        closed_book: By program, the results of its reader without passages; if missing, no evidence counts as "not
             used".
         oracle: By program, the results of its reader with the deciding passages.
 
@@ -139,7 +140,9 @@ def diagnose(
 
 
 def lost_rows(diagnosis: Diagnosis) -> list[dict[str, str]]:
-    """Return one row per program for people to read: the number of questions at each stage that some question has."""
+    """Return one human-readable row per program: the number of questions at each stage, without stages that never
+    occur.
+    """
     counts = {arm: diagnosis.counts(arm) for arm in diagnosis.arms}
     stages = [stage for stage in Stage if any(count[stage] for count in counts.values())]
     return [{"arm": arm, **{str(stage): str(count[stage]) for stage in stages}} for arm, count in counts.items()]
@@ -154,7 +157,7 @@ def _stage(row: Row, question: Question, indexed: Collection[str], metric: str, 
     right, helpful = _right(row, metric), groups_of(helpful_ids(question.evidence), question.alternatives)
     if right or right is None:
         return Stage.RIGHT if right else Stage.UNKNOWN
-    if not helpful:  # if passages were labeled after the search, none helps; else nothing is known
+    if not helpful:  # if passages were labeled after the search, none helps; otherwise nothing is known
         return Stage.NOT_FOUND if question.assessors else Stage.UNKNOWN
 
     def reached(ids: Collection[str]) -> bool:
@@ -172,7 +175,7 @@ def _stage(row: Row, question: Question, indexed: Collection[str], metric: str, 
 
 
 def _same_answer(one: str | None, other: str | None, question: Question) -> bool:
-    """Return whether two answers pick the same option or have the same tokens."""
+    """Return whether two answers choose the same option or have the same tokens."""
     if one is None or other is None:
         return one is other
     if question.options:
@@ -183,13 +186,13 @@ def _same_answer(one: str | None, other: str | None, question: Question) -> bool
 
 @dataclass(frozen=True, slots=True)
 class AccuracyGivenLabel:
-    """Accuracy of a program and of closed book on the questions whose passages have one label.
+    """Accuracy of a program and of closed book on the questions whose passages have a given label.
 
     Args:
         arm: Accuracy of the program that found the passages.
         other: Accuracy of closed book on the same questions.
-        n: Questions with this label on which both were scored.
-        unscored: Questions with this label that are left out because one of the two was not scored.
+        n: Number of questions with this label on which both were scored.
+        unscored: Questions with this label that were left out because one of the two was not scored.
     """
 
     arm: Mean
@@ -200,14 +203,14 @@ class AccuracyGivenLabel:
 
 @dataclass(frozen=True, slots=True)
 class Flips:
-    """How the answers of a program differ from the answers of another program.
+    """How a program's answers differ from another program's answers.
 
     Args:
-        right_to_wrong: Questions that the other program answers rightly and this program wrongly.
-        wrong_to_right: Questions that the other program answers wrongly and this program rightly.
-        both_right: Questions that both answer rightly.
-        both_wrong: Questions that both answer wrongly.
-        unscored: Questions that are left out because one of the two was not scored.
+        right_to_wrong: Questions that the other program answers correctly and this program answers incorrectly.
+        wrong_to_right: Questions that the other program answers incorrectly and this program answers correctly.
+        both_right: Questions that both programs answer correctly.
+        both_wrong: Questions that both programs answer incorrectly.
+        unscored: Questions that were left out because one of the two programs was not scored.
     """
 
     right_to_wrong: int
@@ -223,10 +226,10 @@ class Decisions:
 
     Args:
         arm: Name of the program.
-        turned: How its answers differ from another program's answers, by the other program's name.
-        by_label: Accuracy by the label of its passages, next to closed book on the same questions; empty without closed
-            book.
-        shares: Share of all its labeled passages that has each label; NaN without any.
+        turned: How its answers differ from each other program's answers, by that program's name.
+        by_label: Its accuracy and closed book's on the same questions, by the label of its passages; empty without
+            closed book.
+        shares: For each label, the share of its labeled passages with that label; NaN if no passage is labeled.
         passages: Number of its labeled passages.
     """
 
@@ -263,8 +266,8 @@ def decisions(
 ) -> tuple[Decisions, ...]:
     """Return the effect of each program's passages on its answers.
 
-    Answers are compared with the baseline's answers and with the answers of the same reader without passages, if these
-    were evaluated.
+    Answers are compared with the baseline's answers and, if they were evaluated, with the same reader's answers without
+    passages.
 
     Args:
         arms: Results of the programs.
@@ -273,8 +276,8 @@ def decisions(
         closed_book: By program, the results of its reader without passages.
         metric: Metric that is 1.0 for a right answer. Default accuracy.
 
-    Source: HCQR, arXiv:2603.19008: 94.4 per cent right given ENTAILED and 57.6 given NOT_USEFUL, and 86.2 and 63.4
-    closed book on the same questions (computed from the differences that the paper reports).
+    Source: HCQR, arXiv:2603.19008. Accuracy there is 94.4 % given ENTAILED and 57.6 % given NOT_USEFUL, compared with
+    86.2 % and 63.4 % for closed book on the same questions (computed from the differences that the paper reports).
     """
     labelled = {question.id: question for question in questions if question.evidence}
     found = []
@@ -313,9 +316,9 @@ def _flips(arm: Evaluation, other: Evaluation, metric: str) -> Flips:
 
 
 def _accuracy_by_label(arm: Evaluation, other: Evaluation, metric: str) -> dict[Label, AccuracyGivenLabel]:
-    """Return the accuracy of both programs on the questions for which the first one's passages have each label.
+    """For each label, return both programs' accuracy on the questions for which the first program's passages have it.
 
-    The accuracy of the other program over all questions would compare easy questions with all questions.
+    If the other program's accuracy covered all questions, easy questions would be compared with all questions.
     """
     found = {}
     for label in Label:
@@ -338,7 +341,7 @@ DECIDED = (
 
 
 def decision_rows(decided: Sequence[Decisions]) -> list[dict[str, str]]:
-    """Return one row per program for people to read; ``DECIDED`` explains the columns."""
+    """Return one human-readable row per program; ``DECIDED`` explains the columns."""
     others = list(dict.fromkeys(name for one in decided for name in one.turned))
     rows = []
     for one in decided:

@@ -1,4 +1,4 @@
-"""Run programs on questions and keep the result of each question. A failure never becomes a score."""
+"""Run programs on questions and keep the result of each question. A failure never counts as a score."""
 
 from __future__ import annotations
 
@@ -41,23 +41,23 @@ class Row:
     Args:
         id: Id of the question.
         scores: Value of each metric; NaN if it could not be scored.
-        label: Label of the passages together, from the evidence or else from a judge of usefulness; None without
+        label: Label of the passages as a whole, from the evidence or else from a judge of usefulness; None without
             either.
         answer: The answer; None without a reader.
         support: Ids of the passages that support the answer; None if the reader does not name them.
-        invalid: Whether the answer to a multiple-choice question names no option.
+        invalid: Whether the answer to a multiple-choice question does not name an option.
         passages: Ids of the passages shown, best first.
         found: Ids of all passages that the searches returned, before fusion and truncation, in order of appearance.
         queries: Role and text of each query.
         fallbacks: Names of the steps that fell back.
-        seconds: Seconds from question to answer. Waits for a turn at the LM count; loading a model does not.
-        cost: LM calls and tokens of the program for this question, also if it failed.
-        failure: ``lm``, ``parse``, ``prompt_too_long``, ``judge``, ``metric``, or ``bug``; None without a
-            failure.
+        seconds: Seconds from question to answer. Time spent waiting for the LM counts; time spent loading a model does
+            not.
+        cost: The program's LM calls and tokens for this question, even if it failed.
+        failure: ``lm``, ``parse``, ``prompt_too_long``, ``judge``, ``metric``, or ``bug``; None without a failure.
         message: Message of the failure.
         unjudged: Number of passages without a label.
-        judgements: Labels that judges gave to the passages and the answer, judge by judge.
-        exchanges: Prompts and answers of the program's LM calls in order, cached answers included, without the calls of
+        judgements: Labels that each judge gave to the passages and the answer.
+        exchanges: Prompts and answers of the program's LM calls in order, including cached answers but not the calls by
             judges. Empty if no transcript is kept.
     """
 
@@ -112,7 +112,7 @@ class Row:
 
 
 class Results:
-    """Results of programs, shown as text in a terminal, as tables in a notebook, and as a DataFrame."""
+    """Program results that can be shown as text in a terminal, as tables in a notebook, or as a DataFrame."""
 
     __slots__ = ()
 
@@ -154,8 +154,8 @@ class Evaluation(Results):
     Args:
         name: Name of the program.
         rows: One row per question, in the order of the questions.
-        seconds: Wall time of the run. Programs that shared the threads split it in proportion to the time of their
-            questions, so the parts add up to the whole.
+        seconds: Wall time of the run. If programs shared the threads, the time is split in proportion to the time that
+            their questions took, so that the parts add up to the whole.
     """
 
     name: str
@@ -167,11 +167,11 @@ class Evaluation(Results):
         return [row.scores.get(metric, math.nan) for row in self.rows]
 
     def mean(self, metric: str) -> Mean:
-        """Return the mean of a metric with its interval and the numbers of scored and unscored questions."""
+        """Return the mean of a metric with its interval and the number of scored and unscored questions."""
         return mean_with_interval(self.values(metric))
 
     def average(self, metric: str) -> float:
-        """Return the mean of a metric without its interval, which takes long to compute for many programs."""
+        """Return the mean of a metric without its interval, which is slow to compute for many programs."""
         return _average([value for value in self.values(metric) if not math.isnan(value)])
 
     def against(self, other: Evaluation, metric: str) -> PairedTest:
@@ -192,17 +192,17 @@ class Evaluation(Results):
 
     @property
     def cost(self) -> Cost:
-        """LM calls and tokens of all questions."""
+        """LM calls and tokens for all questions."""
         return sum((row.cost for row in self.rows), Cost())
 
     @property
     def calls_per_question(self) -> float:
-        """LM calls per question, cached calls included."""
+        """LM calls per question, including cached calls."""
         return self.cost.asked / max(1, len(self.rows))
 
     @property
     def tokens_per_question(self) -> float:
-        """Input and output tokens per question, tokens of cached calls included."""
+        """Input and output tokens per question, including the tokens of cached calls."""
         return self.cost.asked_tokens / max(1, len(self.rows))
 
     @property
@@ -211,34 +211,34 @@ class Evaluation(Results):
         return Counter(row.failure for row in self.rows if row.failure is not None)
 
     def label_share(self, label: Label) -> float:
-        """Return the share of the labeled questions whose passages have this label together; NaN without labels."""
+        """Return the share of the labeled questions whose passages as a whole have this label; NaN without labels."""
         return _average([row.label is label for row in self.rows if row.label is not None])
 
     @property
     def unjudged_share(self) -> float:
-        """The share of the passages shown that have no label; NaN without passages."""
+        """The share of the shown passages that are unlabeled; NaN without passages."""
         shown = sum(len(row.passages) for row in self.rows)
         return sum(row.unjudged for row in self.rows) / shown if shown else math.nan
 
     @property
     def fallback_rate(self) -> float:
-        """The share of the questions without a failure in which a step fell back."""
+        """The share of the successful questions in which a step fell back."""
         return _average([bool(row.fallbacks) for row in self.rows if row.failure is None])
 
     @property
     def unreadable_rate(self) -> float:
-        """The share of the LM's answers that could not be read, even after a second request; NaN without answers."""
+        """The share of the LM's answers that could not be parsed, even after a second request; NaN without answers."""
         return self.cost.unreadable / self.cost.answers if self.cost.answers else math.nan
 
     @property
     def invalid_rate(self) -> float:
-        """The share of the answered questions whose answer names no option."""
+        """The share of the answered questions whose answer does not name an option."""
         return _average([row.invalid for row in self.rows if row.answer is not None])
 
     def latency(self, quantile: float) -> float:
-        """Return the seconds within which this share of the questions was answered; NaN without such questions.
+        """Return the time in seconds within which this share of the questions was answered; NaN without such questions.
 
-        Failed questions do not count, nor do questions with a cached answer, which takes no time.
+        Failed questions do not count, and neither do questions with a cached answer, because it takes no time.
         """
         seconds = sorted(row.seconds for row in self.rows if row.failure is None and not row.cost.saved)
         return seconds[max(0, math.ceil(quantile * len(seconds)) - 1)] if seconds else math.nan
@@ -278,7 +278,7 @@ def mean_json(mean: Mean) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Attempt:
-    """One question of one program, with its cost, transcript, and seconds so far."""
+    """One question in one program, with its cost, transcript, and seconds so far."""
 
     arm: str
     place: int
@@ -303,9 +303,9 @@ def evaluate(
         questions: The questions, in order.
         name: Name of the program.
         failures: Counts failed questions across several evaluations, such as one per block of questions, and replaces
-            ``max_failures``. Default None: this evaluation counts its own.
-        met: Called with the row of each question as it ends.
-        given: Further arguments of `evaluate_all`, which also lists the errors.
+            ``max_failures``. Default None: this evaluation counts only its own.
+        met: Called with each question's row when the question ends.
+        given: Further arguments for `evaluate_all`, which also documents the errors.
     """
     counts = None if failures is None else {name: failures}
     return evaluate_all({name: program}, questions, failures=counts, met=lambda _, row: met(row), **given)[name]
@@ -325,34 +325,34 @@ def evaluate_all(
     on_out: Callable[[str, TooManyFailuresError], object] | None = None,
     transcribed: Collection[str] = (),
 ) -> dict[str, Evaluation]:
-    """Run programs on the same questions in one pool of threads, and score them.
+    """Run programs on the same questions in one thread pool, and score them.
 
-    The questions of all programs share the threads, so that the LM is busy even if there are few questions. The answers
-    of a program do not depend on the other programs. A failed question is kept as a failure and not scored; it never
-    counts as a zero.
+    The questions of all programs share the threads, so that the LM stays busy even if there are few questions. A
+    program's answers do not depend on the other programs. A failed question is recorded as a failure and not scored; it
+    never counts as zero.
 
     Args:
         programs: The programs by name.
         questions: The questions, in order.
-        lm: An LM that ``resolve_lm`` made.
-        metrics: DSPy metrics by name; metrics of answers are left out for a program without a reader. Default accuracy
+        lm: An LM from ``resolve_lm``.
+        metrics: DSPy metrics by name; answer metrics are left out for a program without a reader. Default accuracy
             and decision_useful.
-        threads: Number of questions that run at a time, 1 or more. Default 4.
+        threads: Number of questions to run at a time, 1 or more. Default 4.
         max_failures: Share of a program's questions that may fail, 0 to 1; at least one may fail unless it is 0.
             Default 0.05.
-        failures: Counts of failed questions by program, instead of ``max_failures``. Default None.
+        failures: Counters of failed questions by program, used instead of ``max_failures``. Default None.
         progress: Called after each question.
-        met: Called with the program and the row of each question as it ends.
-        on_out: Called with a program that has too many failed questions, and the error; its other questions are
-            skipped, and it has no results. Default None: raise the error.
-        transcribed: Programs whose rows keep the prompts and answers of LM calls, some kilobytes per call. Default
+        met: Called with the program and the question's row when a question ends.
+        on_out: Called with a program that has too many failed questions, and the error. The program's remaining
+            questions are skipped, and it has no results. Default None: raise the error.
+        transcribed: Programs whose rows keep the prompts and answers of LM calls (several kilobytes per call). Default
             none.
 
     Raises:
         OutageError: The LM cannot be reached; nothing is scored.
-        BudgetError: The limit of calls is reached.
+        BudgetError: The call limit is reached.
         TooManyFailuresError: More questions failed than allowed.
-        InputError: A question does not fit the program, or a value is out of range.
+        InputError: A question does not suit the program, or a value is out of range.
     """
     chosen = {
         name: {n: m for n, m in metrics.items() if one.reader is not None or "reader" not in needs(n)}
@@ -402,10 +402,11 @@ def evaluate_all(
 
 
 def in_order(programs: Mapping[str, RAG], count: int, threads: int) -> list[tuple[str, int]]:
-    """Return the program and place of each question in the order in which the questions start.
+    """Return the program and position of each question in the order in which the questions start.
 
-    Programs take turns. A program with several LM calls in sequence starts early by the number of questions that the
-    threads answer meanwhile; otherwise its last questions would run while the threads have nothing else to do.
+    Programs take turns. A program with several LM calls in sequence gets a head start equal to the number of questions
+    that the threads can answer in the meantime; otherwise its last questions would run while the other threads are
+    idle.
     """
     pairs = [(name, place) for place in range(count) for name in programs]
     if len(programs) == 1:
@@ -422,7 +423,7 @@ def _ask(
     with transcript or nullcontext():
         prediction = program(**question.inputs)
     seconds = time.monotonic() - began - meter.loaded
-    cost = meter.total  # calls of a judge do not belong to the program
+    cost = meter.total  # a judge's calls do not belong to the program
     ids = tuple(passage.id for passage in prediction.passages)
     searches = [step.made for step in prediction.steps if step.kind == "search" and step.made is not None]
     scores, judgements = _scores(metrics, example, prediction)
@@ -453,7 +454,7 @@ def _ask(
 def _scores(
     metrics: Mapping[str, Metric], example: Any, prediction: Any
 ) -> tuple[dict[str, float], tuple[Judgement, ...]]:
-    """Return the value of each metric and the judgements; metrics of the same judge share its judgements."""
+    """Return the value of each metric, and the judgments; metrics that use the same judge share its judgments."""
     scores: dict[str, float] = {}
     said: dict[tuple[int, int], list[Judgement]] = {}
     for name, metric in metrics.items():
@@ -481,9 +482,9 @@ def metric_value(name: str, metric: Metric, example: Any, prediction: Any) -> fl
 
 
 def judged_question(question: Question, judgements: Iterable[Judgement]) -> Question:
-    """Return the question with the labels of judges of usefulness as its evidence. Unreadable judgements add no label.
+    """Return the question with the labels from judges of usefulness as its evidence. Unreadable judgments add no label.
 
-    A label that is already there stays, and so does the evidence of a question whose labels cover all passages.
+    Existing labels stay unchanged, and so does the evidence of a question whose labels cover all passages.
     """
     said = {one.passage: one for one in reversed(list(judgements)) if one.passage and one.label in set(Label)}
     if not said or (question.evidence and not question.assessors):
@@ -498,7 +499,7 @@ def judged_question(question: Question, judgements: Iterable[Judgement]) -> Ques
 
 
 def finite(value: float) -> float | None:
-    """Return the value, or None for NaN, which JSON does not have."""
+    """Return the value, or None for NaN, because JSON does not support NaN."""
     return None if math.isnan(value) else value
 
 
@@ -523,7 +524,7 @@ def stands(
     told: Callable[[], tuple[str, list[LiveArm]]],
     spent: Callable[[], str] | None = None,
 ) -> None:
-    """Show the metric and the current score of each program in a bar. A progress callable does not receive them."""
+    """Show the metric and each program's current score in a progress bar. A progress callable does not receive them."""
     if isinstance(progress, Bar):
         progress.stand(told, spent)
 
@@ -536,7 +537,7 @@ def standing(rows: Mapping[str, Sequence[Row]], total: int, metrics: Iterable[st
         total: Number of questions of each program.
         metrics: Names of the metrics.
     """
-    now = {name: list(each) for name, each in rows.items()}  # the lists grow meanwhile
+    now = {name: list(each) for name, each in rows.items()}  # the lists grow in the meantime
     scored = (
         name
         for name in metrics

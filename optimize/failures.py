@@ -22,22 +22,22 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 ENOUGH = 20
-"""Number of answers from which on the share of unreadable answers can end a run early."""
+"""Minimum number of answers before the share of unreadable answers can end a run early."""
 
 
 class FailedElsewhereError(Exception):
-    """A failure in another process, with its kind (as ``failure_kind`` returned it there) and its message."""
+    """A failure in a different process, with its kind (from ``failure_kind`` in that process) and its message."""
 
     def __str__(self) -> str:
         return str(self.args[1])
 
 
 class MetricError(Exception):
-    """A custom metric raised an error, or returned a value that is not a score."""
+    """A custom metric raised an error or returned a value that is not a score."""
 
 
 class TooManyFailuresError(QuerywrightError):
-    """More questions failed, or more answers of the LM could not be read, than the run allows.
+    """More questions failed, or more of the LM's answers could not be parsed, than the run allows.
 
     Args:
         message: What failed, and how.
@@ -50,8 +50,8 @@ class TooManyFailuresError(QuerywrightError):
 
 
 class Failures:
-    """Counts the failed questions of a run, and ends a run that has more than the allowed share. One may always fail,
-    unless the share is 0.
+    """Counts a run's failed questions, and ends the run if they exceed the allowed share. One may always fail, unless
+    the share is 0.
 
     Raises:
         InputError: The share is out of range.
@@ -65,7 +65,7 @@ class Failures:
         self.kinds: Counter[str] = Counter()
         self._messages: list[str] = []
         self._met = 0
-        self._spent = Ledger()  # of all items
+        self._spent = Ledger()  # for all items
 
     def add(self, question_id: str, error: Exception) -> str:
         """Count a failed question and return its kind.
@@ -98,7 +98,7 @@ class Failures:
         threads: int,
         progress: Progress | None = None,
     ) -> list[R | Exception]:
-        """Apply ``work`` to each item of this run, as ``map_runs`` does."""
+        """Apply ``work`` to each item in this run, like ``map_runs``."""
         runs = [self] * len(items)
         return map_runs(work, items, runs, id_of=id_of, threads=threads, progress=progress)
 
@@ -106,9 +106,9 @@ class Failures:
         """Count the result or the error of an item.
 
         Raises:
-            TooManyFailuresError: More items failed than allowed, or more of the LM's answers could not be read. The
-                check of answers runs early, as soon as more than the allowed share of 20 answers could not be read, and
-                again at the end of a ``map_runs`` call (``last``).
+            TooManyFailuresError: More items failed, or more of the LM's answers could not be parsed, than allowed. The
+                check of answers runs early, as soon as more than the allowed share of 20 answers could not be parsed,
+                and again at the end of a ``map_runs`` call (``last``).
         """
         self._met += 1
         if isinstance(result, Exception):
@@ -116,10 +116,10 @@ class Failures:
         self.check_read(self._spent, 1 if last and self._met >= self._total else ENOUGH)
 
     def check_read(self, spent: Ledger, least: int = 1) -> None:
-        """Raise if more answers of the LM could not be read than the allowed share; one unreadable answer is always
+        """Raise if more than the allowed share of the LM's answers could not be parsed; one unreadable answer is always
         allowed.
 
-        With fewer than ``least`` answers so far, the share is a share of ``least``.
+        If there are fewer than ``least`` answers so far, the share is computed from ``least``.
         """
         total = spent.total
         said, share = spent.unread or UnreadableAnswer("an unknown text", Limits().max_unreadable)
@@ -144,21 +144,21 @@ def map_runs(
     on_done: Callable[[int, R | Exception], object] = lambda *_: None,
     on_out: Callable[[Failures, TooManyFailuresError], object] | None = None,
 ) -> list[R | Exception]:
-    """Apply ``work`` to the items of several runs in one pool of threads, as ``bounded_map`` does.
+    """Apply ``work`` to the items of several runs in one thread pool, like ``bounded_map``.
 
     Args:
         work: Called once for each item.
         items: The items, in the order in which they start.
-        runs: The run of each item, which counts its failures and unreadable answers of the LM.
-        id_of: Returns the name of an item for messages.
-        threads: Number of items that run at a time, 1 or more.
+        runs: The run of each item, which counts its failures and the LM's unreadable answers.
+        id_of: Function that returns the name of an item for messages.
+        threads: Number of items to run at a time, 1 or more.
         progress: Called after each item with the name of its run.
         on_done: Called with the position and the result of each item that was counted.
-        on_out: Called with a run that has too many failures, and the error; its other items are skipped, and the other
-            runs continue. Default None: raise the error.
+        on_out: Called with a run that has too many failures, and the error. The run's remaining items are skipped, and
+            the other runs continue. Default None: raise the error.
 
     Raises:
-        TooManyFailuresError: As in ``Failures.ended``.
+        TooManyFailuresError: See ``Failures.ended``.
     """
     left, out = Counter(runs), dict[Failures, TooManyFailuresError]()
 

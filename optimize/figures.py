@@ -1,4 +1,4 @@
-"""Figures of reports: SVG in the page's text color, without scripts or network."""
+"""Figures for reports: SVG in the page's text color, without scripts or network requests."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ STAGE_COLOURS: Mapping[Stage, str] = {
 }
 
 WIDTH, RIGHT, LABELS, LINE_HEIGHT, LABEL = 400, 24, 136, 44, 18
-"""Width of a figure, room right of the plot and for program names, height per program, and characters per line of a
-name.
+"""Width of a figure, space to the right of the plot, space for program names, height per program, and characters per
+line of a name.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure, with a description for people who cannot see it.
+    """A figure, with a text alternative.
 
     Args:
-        id: Id of the element.
+        id: Id of the HTML element.
         title: Caption.
         svg: The drawing.
-        alt: Description.
-        metric: The page shows the figure if this metric is chosen; empty to show it always.
+        alt: Text alternative.
+        metric: The metric for which the page shows the figure; empty to show it always.
         legend: Colors by meaning.
     """
 
@@ -60,14 +60,14 @@ class Figure:
 
 
 class Plot:
-    """A figure that is being drawn, in the units of its data: x from left to right, y from bottom to top.
+    """A figure under construction, in data units: x from left to right, y from bottom to top.
 
     Args:
         x: Range of x.
         y: Range of y.
         x_title: Title of the x axis.
         y_title: Title of the y axis.
-        labels: Names of rows, each in one or more lines of text; then y counts the rows from 0 downward.
+        labels: Names of rows, each one or more lines of text. If given, y counts the rows from 0 downward.
         ticks: Whether the x axis has ticks.
     """
 
@@ -111,8 +111,8 @@ class Plot:
     def dot(
         self, x: float, y: float, said: str, colour: str, *, shape: str = "circle", text: str = "", side: int = 0
     ) -> None:
-        """Draw a point (``circle`` or ``diamond``) with a tooltip, and a text above it, left of it (-1), or right of
-        it (1).
+        """Draw a point (``circle`` or ``diamond``) with a tooltip, and text above it, left of it (-1), or right of it
+        (1).
         """
         a, b = self.x(x), self.y(y)
         path = {"circle": "m-5 0a5 5 0 1 0 10 0a5 5 0 1 0-10 0", "diamond": "m-6 0l6-6l6 6l-6 6z"}[shape]
@@ -122,7 +122,7 @@ class Plot:
     def bar(
         self, start: float, end: float, line: float, said: str, colour: str, *, text: str = "", side: int = 0
     ) -> None:
-        """Draw a bar in a row with a tooltip, and a text in it, left of it (-1), or right of it (1)."""
+        """Draw a bar in a row with a tooltip, and text in it, left of it (-1), or right of it (1)."""
         a, b = sorted((self.x(start), self.x(end)))
         top, high = self.y(line) - 10, 20
         size = f'x="{a:.1f}" y="{top:.1f}" width="{b - a:.1f}" height="{high}"'
@@ -133,18 +133,18 @@ class Plot:
             self._text((a + b) / 2 if not side else (a if side < 0 else b) + 5 * side, top + 14, text, anchor, ink=ink)
 
     def line(self, points: Iterable[tuple[float, float]], colour: str, *, dash: bool = False) -> None:
-        """Connect points by a line."""
+        """Connect points with a line."""
         path = "".join(f"{'L' if n else 'M'}{self.x(x):.1f} {self.y(y):.1f}" for n, (x, y) in enumerate(points))
         dashed = ' stroke-dasharray="2 4"' if dash else ""
         self._parts.append(f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="2"{dashed}/>')
 
     def across(self, x: float, text: str = "", *, above: int = 0) -> None:
-        """Draw a dotted vertical line over all rows, with its name above."""
+        """Draw a dotted vertical line across all rows, with its name above it."""
         self.line([(x, self._y[0]), (x, self._y[1])], NEUTRAL, dash=True)
         self._text(self.x(x), 18 - 14 * above, text, "end" if self.x(x) > WIDTH / 2 else "start")
 
     def svg(self, above: int = 0) -> Markup:
-        """Return the drawing, with room for some lines of text above."""
+        """Return the drawing, with room for lines of text above it."""
         up, whole = 14 * above, self.top + self.height + 42
         box = f'viewBox="0 {-up} {WIDTH} {whole + up:.0f}" width="{WIDTH}" style="max-width:100%;height:auto"'
         return Markup(f'<svg {box} font-family="system-ui, sans-serif">{"".join(self._parts)}</svg>')
@@ -162,12 +162,12 @@ class Plot:
 
 
 def metrics_of(compared: Comparison) -> list[str]:
-    """Return the metrics that scored a question of some program, in the order of the programs."""
+    """Return the metrics that scored at least one question in any program, in the order of the programs."""
     return list(dict.fromkeys(metric for arm in compared.arms for metric in arm.metrics))
 
 
 def means(compared: Comparison) -> list[Figure]:
-    """Return a figure per metric with every program's mean and its interval."""
+    """Return a figure per metric with each program's mean and interval."""
     figures = []
     labels = [
         [*arm_label(line, arm.name), *(["(baseline)"] if arm.name == compared.baseline != BASELINE else [])]
@@ -217,9 +217,9 @@ def differences(compared: Comparison) -> list[Figure]:
 
 
 def costs(compared: Comparison) -> list[Figure]:
-    """Return a figure per metric with the score over LM calls per question; programs at the same place are one point.
+    """Return a figure per metric with scores over LM calls per question; programs at the same position share one point.
 
-    A line joins the front: programs that no other program beats with as few calls.
+    A line joins the front: the programs that no other program beats with as few calls.
     """
     figures = []
     for place, metric in enumerate(metrics_of(compared)):
@@ -250,7 +250,7 @@ def costs(compared: Comparison) -> list[Figure]:
 
 
 def stages(compared: Comparison, diagnosis: Diagnosis) -> Figure:
-    """Return a figure of the outcomes of each program's questions, with closed book and oracle as lines."""
+    """Return a figure of the question outcomes for each program, with closed book and oracle as lines."""
     numbered = [(number, one.name) for number, one in enumerate(compared.arms, 1) if one.name in diagnosis.arms]
     asked = max((len(lost) for lost in diagnosis.arms.values()), default=0)
     plot, told = Plot((0, asked), labels=[arm_label(*one) for one in numbered], x_title="questions"), []
@@ -267,7 +267,7 @@ def stages(compared: Comparison, diagnosis: Diagnosis) -> Figure:
 
 
 def arm_label(number: int | None, name: str) -> list[str]:
-    """Return the number and name of a program in at most two lines."""
+    """Return a program's number and name in at most two lines."""
     shown = clean(name) if number is None else f"{number} {clean(name)}"
     cut = textwrap.wrap(re.sub(r"(?<=[:,@/.])(?=\S)", "\u2060 ", shown), LABEL)  # break lines after punctuation
     first, *rest = [line.replace("\u2060 ", "").rstrip("\u2060") for line in cut] or [""]
@@ -275,7 +275,7 @@ def arm_label(number: int | None, name: str) -> list[str]:
 
 
 _LIGHT = {STAGE_COLOURS[stage] for stage in (Stage.CUT, Stage.NOT_USED, Stage.UNKNOWN)}
-"""Colors on which dark text is easier to read than white text."""
+"""Background colors on which dark text is easier to read than white text."""
 
 
 def _look(arm: Evaluation, baseline: str) -> Any:
@@ -284,7 +284,7 @@ def _look(arm: Evaluation, baseline: str) -> Any:
 
 
 def span(values: Sequence[float], least: float = -math.inf, most: float = math.inf) -> tuple[float, float]:
-    """Return the ends of an axis for these values, with some room, within the possible range."""
+    """Return the ends of an axis for these values, with a margin, within the possible range."""
     low, high = min(values, default=0.0), max(values, default=1.0)
     room = 0.08 * (high - low) or 0.1 * abs(high) or 1.0
     return max(least, low - room), min(most, high + room)

@@ -1,4 +1,4 @@
-"""Warnings about questions and metrics that make a result meaningless, one line each, as early as possible."""
+"""One-line warnings, given as early as possible, about questions and metrics that make a result meaningless."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from querywright.optimize.objectives import Objective
 
 ONE_WILL_DO = ("decision_useful", "hit", "mrr", "judged_useful")
-"""Metrics that one deciding passage satisfies."""
+"""Metrics for which one deciding passage is enough."""
 
 
 def hints(
@@ -28,7 +28,7 @@ def hints(
         questions: The questions.
         metrics: Names of the metrics.
         asked: Number of test questions. Default: all.
-        tests: Number of programs that are compared with the baseline. Default 1.
+        tests: Number of programs to compare with the baseline. Default 1.
     """
     n = len(questions) if asked is None else asked
     if tests and n and minimum_detectable(n, alpha=ALPHA / tests) is None:
@@ -45,9 +45,9 @@ def hints(
 
 
 def repeats(questions: Sequence[Question] | Splits) -> Iterator[str]:
-    """Yield a line for each way in which repeated questions distort a result: their number, and an example.
+    """Yield a line for each way in which repeated questions distort a result, with their number and an example.
 
-    Questions are the same if their texts, options, and histories are. Repeats within train distort nothing.
+    Questions are the same if their texts, options, and histories are the same. Repeats within train do no harm.
     """
     splits = questions._asdict() if isinstance(questions, Splits) else {"": questions}
     before: dict[str, tuple[str, Question]] = {}
@@ -79,7 +79,7 @@ def repeats(questions: Sequence[Question] | Splits) -> Iterator[str]:
 
 
 def ceiling(plain: Evaluation, aim: Objective) -> str:
-    """Return a hint that nothing can beat the baseline if it scores 100 on dev; otherwise an empty text."""
+    """Return a hint that nothing can beat the baseline if it scores 100 on dev; otherwise an empty string."""
     if not aim.metrics or not aim.value(plain) >= 1:
         return ""
     return (
@@ -89,7 +89,7 @@ def ceiling(plain: Evaluation, aim: Objective) -> str:
 
 
 def _differ(one: Question, other: Question) -> bool:
-    """Return whether both questions have right answers, and none in common."""
+    """Return whether both questions have right answers but share none."""
     first, second = (set(map(folded, each.answers)) for each in (one, other))
     return bool(first and second) and first.isdisjoint(second)
 

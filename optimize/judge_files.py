@@ -1,6 +1,6 @@
 """Save and load judges: one JSON file with prompts, demonstrations, and calibration.
 
-Nothing is unpickled, and no address, header, or key of an LM is saved or read.
+Nothing is unpickled, and no LM addresses, headers, or API keys are saved or read.
 """
 
 from __future__ import annotations
@@ -37,15 +37,13 @@ class JudgeState(Checksummed):
 
 @dataclass(frozen=True, slots=True)
 class SavedJudge:
-    """A judge and its calibration; None without calibration."""
+    """A judge and its calibration (None if it was not calibrated)."""
 
     judge: Judge
     calibration: Calibration | None = None
 
     def standing(self, lm: str, engine: str) -> str:
-        """Return what is known of the judge with an LM of this name and ``lm_digest``: its calibration, or why none
-        applies.
-        """
+        """Return the judge's calibration with an LM of this name and ``lm_digest``, or why none applies."""
         known = self.calibration
         if known is None:
             why = ""
@@ -61,12 +59,12 @@ class SavedJudge:
 
 
 def judge_file(path: Path) -> Path:
-    """Return the file of a path: the path itself if it ends in .json, else ``judge.json`` in that folder."""
+    """Resolve a path to a judge file: the path itself if it ends in .json, otherwise ``judge.json`` in that folder."""
     return path if path.suffix == ".json" else path / NAME
 
 
 def save_judge(path: Path, judge: Judge, calibration: Calibration | None) -> Path:
-    """Write a judge to a path that ``judge_file`` accepts; an older file is replaced whole or not at all.
+    """Write a judge to a path that ``judge_file`` accepts, replacing any older file atomically.
 
     Raises:
         ArtifactError: The file cannot be written.
@@ -85,7 +83,7 @@ def save_judge(path: Path, judge: Judge, calibration: Calibration | None) -> Pat
 
 
 def load_judge(path: Path) -> SavedJudge:
-    """Return a judge that ``save_judge`` wrote.
+    """Return a judge saved by ``save_judge``.
 
     Raises:
         ArtifactError: The file is missing, too large, edited, or in a format that this version does not read.
@@ -105,11 +103,11 @@ def load_judge(path: Path) -> SavedJudge:
 
 
 def resolve_judge(name: str | Path) -> SavedJudge:
-    """Return the judge of a name, or the saved judge at a path.
+    """Return the judge with the given name, or the saved judge at the given path.
 
     Raises:
         InputError: There is no such judge.
-        ArtifactError: As in ``load_judge``.
+        ArtifactError: See ``load_judge``.
     """
     if name in JUDGES:
         return SavedJudge(make_judge(str(name)))
@@ -119,6 +117,6 @@ def resolve_judge(name: str | Path) -> SavedJudge:
 
 
 def resolve_judges(given: str | Path | SavedJudge | Sequence[str | Path | SavedJudge]) -> list[SavedJudge]:
-    """Return saved judges for judges, their names, or their paths; a single judge needs no list."""
+    """Return saved judges from judges, names, or paths; a single judge does not need to be in a list."""
     named = [given] if isinstance(given, str | Path | SavedJudge) else given
     return [one if isinstance(one, SavedJudge) else resolve_judge(one) for one in named]

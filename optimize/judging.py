@@ -1,4 +1,4 @@
-"""Run judges in threads, compare them with people, teach them by people's labels, and freeze guidelines."""
+"""Run judges in threads, compare them with people, improve them with people's labels, and freeze guidelines."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ TRAIN, DEV = 0.25, 0.25
 """Shares of the questions for demonstrations and for choosing; the other half measures the result."""
 
 PER_LABEL = (1, 1, 2, 2)
-"""Demonstrations of each label in the sets that are tried."""
+"""Number of demonstrations per label in the sets to try."""
 
 DEMO_CHARS = 1000
-"""Characters of the longest case that can be a demonstration; several must fit next to the case that is judged."""
+"""Maximum length in characters of a demonstration; several must fit in the prompt with the case to judge."""
 
 AS_IT_IS = "no demonstrations"
 
@@ -61,18 +61,17 @@ def judged_metrics(
     guidelines: Guidelines | None = None,
     threads: int = 8,
 ) -> dict[str, Metric]:
-    """Return the metrics of these names, as ``metric_named`` knows them; metrics of the same judge share its
-    judgements.
+    """Return the metrics with these names (see ``metric_named``); metrics that use the same judge share its judgments.
 
     Args:
-        names: Such as ``accuracy``, ``recall@5``, ``judged_useful``, ``module:function``.
-        lm: The LM of the judges, which ``resolve_lm`` made. Default: the LM of the DSPy settings.
-        judges: Saved judges or their paths, which replace the built-in judges of the same name.
+        names: Names such as ``accuracy``, ``recall@5``, ``judged_useful``, or ``module:function``.
+        lm: The judges' LM, from ``resolve_lm``. Default: the LM in the DSPy settings.
+        judges: Saved judges or their paths, which replace the built-in judges with the same name.
         guidelines: The guidelines that ``judged_guideline`` compares answers with.
-        threads: Number of a judge's judgements that run at a time, 1 or more. Default 8.
+        threads: Number of judgments to run at a time for each judge, 1 or more. Default 8.
 
     Raises:
-        InputError: There is no such metric or judge, a judge is given twice, or guidelines are missing.
+        InputError: A metric or judge does not exist, a judge is given twice, or guidelines are missing.
     """
     saved: dict[type[Judge], SavedJudge] = {}
     for given in judges:
@@ -101,9 +100,7 @@ def judged_metrics(
 
 
 def judge_notes(metrics: Mapping[str, Metric], lm: dspy.LM) -> list[str]:
-    """Return what a reader should know of the judges among the metrics; ``lm`` is the LM of judges without their
-    own.
-    """
+    """Return notes on the judges that the metrics use; ``lm`` is the LM for judges that do not have one."""
     notes = []
     judged = {name: metric for name, metric in metrics.items() if isinstance(metric, JudgedMetric)}
     for counts in {id(one.counts): one.counts for one in judged.values()}.values():
@@ -140,15 +137,15 @@ def judge_cases(
     Args:
         judge: Any judge.
         cases: The cases, in order.
-        lm: An LM that ``resolve_lm`` made.
-        threads: Number of cases that run at a time, 1 or more. Default 4.
+        lm: An LM from ``resolve_lm``.
+        threads: Number of cases to run at a time, 1 or more. Default 4.
         max_failures: Share of the cases that may fail, 0 to 1; at least one may fail unless it is 0. Default 0.05.
-        name: Name in the progress. Default: the judge's name.
+        name: Name to show in the progress. Default: the judge's name.
         progress: Called after each case.
 
     Raises:
         OutageError: The LM cannot be reached.
-        BudgetError: The limit of calls is reached.
+        BudgetError: The call limit is reached.
         TooManyFailuresError: More cases failed than allowed.
         DataError: A case lacks a part that the judge needs.
     """
@@ -167,9 +164,9 @@ def _judged_by(
     progress: Progress | None,
     may_fail: Collection[str] = (),
 ) -> dict[str, Judgements]:
-    """Return the labels of several judges, in one pool of threads.
+    """Return the labels from several judges, which run in one thread pool.
 
-    A judge in ``may_fail`` with too many failures gives no labels; for another judge the error is raised.
+    If a judge fails too often, it returns no labels if it is in ``may_fail``; otherwise the error is raised.
     """
     runs = {name: Failures(name, len(cases), max_failures, what="judgements") for name in arms}
     queue = [(name, place) for place in range(len(cases)) for name in arms]
@@ -213,13 +210,13 @@ def calibrate(
     Args:
         judge: Any judge.
         judged: Cases with people's labels.
-        lm: An LM that ``resolve_lm`` made.
-        threads: Number of cases that run at a time, 1 or more. Default 4.
+        lm: An LM from ``resolve_lm``.
+        threads: Number of cases to run at a time, 1 or more. Default 4.
         max_failures: Share of the cases that may fail. Default 0.05.
-        seed: Seed of the resampling. Default 0.
+        seed: Seed for the resampling. Default 0.
         progress: Called after each case.
 
-    Errors are those of ``judge_cases``.
+    Raises the same errors as ``judge_cases``.
     """
     found = judge_cases(
         judge, [one.case for one in judged], lm=lm, threads=threads, max_failures=max_failures, progress=progress
@@ -241,18 +238,18 @@ def freeze_guidelines(
     Args:
         frozen: Existing guidelines.
         questions: Each question with the passages that answer it, at least one.
-        lm: The LM that writes guidelines, which ``resolve_lm`` made.
-        threads: Number of questions that run at a time, 1 or more. Default 4.
+        lm: The LM that writes guidelines, from ``resolve_lm``.
+        threads: Number of questions to run at a time, 1 or more. Default 4.
         max_failures: Share of the questions that may fail. Default 0.05.
         progress: Called after each question.
 
     Returns:
-        All guidelines, without questions whose guideline could not be read.
+        All guidelines, except for questions whose guideline could not be parsed.
 
     Raises:
-        DataError: The guideline of a question was frozen for another text.
+        DataError: A question's guideline was frozen for a different text.
         OutageError: The LM cannot be reached.
-        BudgetError: The limit of calls is reached.
+        BudgetError: The call limit is reached.
         TooManyFailuresError: More questions failed than allowed.
     """
     missing = [(question, sources) for question, sources in questions if not frozen.holds(question, sources)]
@@ -271,7 +268,7 @@ def freeze_guidelines(
 def calibration_of(
     judge: Judge, judged: Sequence[JudgedCase], found: Judgements, lm: dspy.LM, seed: int
 ) -> Calibration:
-    """Return the calibration from a judge's labels of these cases."""
+    """Return the calibration from a judge's labels for these cases."""
     return calibration(judge, judged, found.labels, failed=found.failed, seed=seed, lm=lm.model, engine=lm_digest(lm))
 
 
@@ -282,10 +279,10 @@ class CompiledJudge:
     Args:
         judge: The judge.
         chosen: Name of the variant that was chosen on dev; ``no demonstrations`` for the unchanged judge.
-        dev: Kappa of each variant on dev; NaN if it is undefined or the variant is out.
-        before: Calibration of the unchanged judge on the half of the questions that was not used for choosing.
+        dev: Kappa of each variant on dev; NaN if it is undefined or the variant was dropped.
+        before: Calibration of the unchanged judge on the half of the questions reserved for measuring.
         after: Calibration of the chosen judge on the same half.
-        differences: After minus before on the ``n`` cases that both could judge, by figure.
+        differences: After minus before, by figure, on the ``n`` cases that both could judge.
         n: Number of these cases.
     """
 
@@ -309,26 +306,27 @@ def compile_judge(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> CompiledJudge:
-    """Give a copy of a judge demonstrations that people labeled, if they bring it closer to people.
+    """Add demonstrations labeled by people to a copy of a judge, if they bring it closer to people.
 
-    A stable hash splits the questions. A quarter of them provides sets of demonstrations (DSPy's ``LabeledFewShot``,
-    each label equally often), another quarter chooses among the sets by kappa, with the unchanged judge among them,
-    which wins a tie. The other half is judged before and after. An optimizer that bootstraps would add nothing to
-    people's labels. Reasons of the judge are not part of the demonstrations.
+    A stable hash splits the questions. One quarter provides sets of demonstrations (DSPy's ``LabeledFewShot``, each
+    label equally often). Another quarter is used to choose by kappa among these sets and the unchanged judge, which
+    wins a tie. The other half is judged before and after. A bootstrapping optimizer would add nothing to people's
+    labels. The judge's reasons are not part of the demonstrations.
 
     Args:
         judge: Any judge.
         judged: Cases with people's labels.
-        lm: An LM that ``resolve_lm`` made.
-        per_question: Number of cases of a question that are judged at most; demonstrations come from all. Default: all.
-        threads: Number of cases that run at a time, 1 or more. Default 4.
+        lm: An LM from ``resolve_lm``.
+        per_question: Maximum number of cases to judge per question; demonstrations come from all cases. Default: all.
+        threads: Number of cases to run at a time, 1 or more. Default 4.
         max_failures: Share of the cases that may fail. Default 0.05.
-        seed: Seed of the split, the demonstrations, and the resampling. Default 0.
+        seed: Seed for the split, the demonstrations, and the resampling. Default 0.
         progress: Called after each case.
 
     Raises:
         DataError: There are too few cases for demonstrations, for choosing, or for measuring.
-        TooManyFailuresError: The unchanged judge failed more often than allowed; a variant that does is out.
+        TooManyFailuresError: The unchanged judge failed more often than allowed; a variant that does so is only
+            dropped.
     """
     train, dev, test = _split(judge, judged, seed, per_question)
     arms = {AS_IT_IS: judge, **_with_demonstrations(judge, train, seed)}
@@ -347,7 +345,7 @@ def compile_judge(
         return dict(zip(names, met.values(), strict=True))
 
     met = judged_by(arms, dev, "dev", [name for name in arms if name != AS_IT_IS])
-    # A variant that reads fewer cases than the unchanged judge would be scored on easier cases.
+    # A variant that can judge fewer cases than the unchanged judge would be scored on easier cases.
     scores = {
         name: math.nan if _read(found) < _read(met[AS_IT_IS])
         else calibration_of(arms[name], dev, found, lm, seed).figures["kappa"].value
@@ -374,7 +372,7 @@ def compile_judge(
 def _split(
     judge: Judge, judged: Sequence[JudgedCase], seed: int, per_question: int | None
 ) -> tuple[list[JudgedCase], list[JudgedCase], list[JudgedCase]]:
-    """Return cases for demonstrations, for choosing, and for measuring; no question is in two of them."""
+    """Return cases for demonstrations, for choosing, and for measuring; each question is in only one group."""
     questions = {one.case.question.id: replace(one.case.question, evidence={}) for one in judged}
     parts = split_questions(questions.values(), train=TRAIN, dev=DEV, seed=seed)
     split = []

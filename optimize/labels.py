@@ -1,4 +1,4 @@
-"""Pool the passages that programs find and label them by a judge, so that people can correct the labels.
+"""Pool the passages that programs find and label them with a judge, so that people can correct the labels.
 
 Source: pooling as in TREC: the union of the first passages of each system (Spärck Jones and van Rijsbergen 1975).
 """
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PoolLabels:
-    """Labels of a pool of passages.
+    """Labels for a pool of passages.
 
     Args:
-        labels: Earlier labels, then added labels, question by question.
+        labels: For each question in turn, its earlier labels, then its added labels.
         added: Number of added labels.
-        asked: Number of passages that the judge was asked about.
-        unreadable: Number of these passages for which the judge's answer could not be read; they stay unjudged.
-        failed: Number of failed questions by the name of the program or the judge; their passages are missing.
-        notes: What a reader of the labels should know: the calibration of the judge, and failures.
+        asked: Number of passages that were sent to the judge.
+        unreadable: Number of these passages for which the judge's answer could not be parsed; they stay unjudged.
+        failed: Number of failed questions by the name of the program or judge; their passages are missing.
+        notes: What users of the labels should know: the judge's calibration, and failures.
     """
 
     labels: tuple[PassageLabel, ...]
@@ -47,14 +47,14 @@ class PoolLabels:
 
     @property
     def counts(self) -> dict[str, dict[str, int]]:
-        """The number of passages by label (``unjudged`` without a label) and by who gave the label."""
+        """The number of passages by label (``unjudged`` if there is none) and by who assigned the label."""
         found: dict[str, Counter[str]] = {name: Counter() for name in (*Label, "unjudged")}
         for one in self.labels:
             found[one.label or "unjudged"][one.by or "nobody"] += 1
         return {name: dict(by) for name, by in found.items()}
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return one row per label; with the columns of a file of labels."""
+        """Return one row per label, with the columns of a label file."""
         import pandas
 
         columns = dict.fromkeys([*COLUMNS, *(name for one in self.labels for name in one.further)])
@@ -71,17 +71,16 @@ def pool_passages(
     max_failures: float = 0.05,
     progress: Progress | None = None,
 ) -> tuple[dict[str, list[Passage]], dict[str, int]]:
-    """Return the union of the first passages that each program finds, by question: first ranks first, whatever the
-    program.
+    """Return, by question, the union of each program's top passages, sorted by rank across programs.
 
     Args:
         programs: Programs by name; their readers do not run.
         questions: The questions.
         lm: The LM of the programs.
-        depth: Number of passages of each program, 1 or more.
-        threads: Number of questions that run at a time. Default 4.
+        depth: Number of passages from each program, 1 or more.
+        threads: Number of questions to run at a time. Default 4.
         max_failures: Share of a program's questions that may fail. Default 0.05.
-        progress: Called after each question of each program.
+        progress: Called after each question in each program.
 
     Returns:
         The pool, and the number of failed questions by program.
@@ -120,7 +119,7 @@ def pool_passages(
 
 
 def check_judge(judge: Judge | None) -> None:
-    """Raise if the labels of a judge cannot be evidence, before anything is searched.
+    """Raise if a judge's labels cannot be evidence, before any search.
 
     Raises:
         InputError: The judge's labels are not labels of usefulness.
@@ -143,21 +142,21 @@ def label_pool(
     max_failures: float = 0.05,
     progress: Progress | None = None,
 ) -> PoolLabels:
-    """Return the labels of a pool. Earlier labels stay unchanged, and passages without a label are judged.
+    """Return the labels for a pool. Earlier labels stay unchanged, and passages without a label are judged.
 
     Args:
         pool: Passages by the question's id.
         questions: The questions; passages with a label in their evidence are not judged.
         judge: A judge of usefulness; None to leave all labels to people.
-        lm: The LM of the judge, which ``resolve_lm`` made.
-        there: Earlier labels, also of other questions.
-        threads: Number of judgements that run at a time. Default 4.
+        lm: The judge's LM, from ``resolve_lm``.
+        there: Earlier labels, which may include labels for other questions.
+        threads: Number of judgments to run at a time. Default 4.
         max_failures: Share of the questions whose judging may fail. Default 0.05.
         progress: Called after each question.
 
     Raises:
         InputError: The judge's labels are not labels of usefulness.
-        OutageError: The LM cannot be reached; its answers are cached, and the same call resumes.
+        OutageError: The LM cannot be reached. Its answers so far are cached, so the same call resumes.
         TooManyFailuresError: More questions failed than allowed.
     """
     check_judge(judge)
@@ -190,7 +189,7 @@ def label_pool(
 
 
 def _row(question: Question, passage: Passage) -> PassageLabel:
-    """Return a passage of the pool with its label from the question's evidence."""
+    """Return a passage in the pool with its label from the question's evidence."""
     label = question.evidence.get(passage.id)
     names = question.assessors.get(passage.id, (PERSON,))
     by = "" if label is None else PERSON if PERSON in names else names[0]

@@ -1,4 +1,4 @@
-"""Objectives of a search: metrics of quality, which are means over questions, and costs per question."""
+"""Objectives of a search: quality metrics, which are means over questions, and costs per question."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ COSTS: Mapping[str, Callable[[Cost], float]] = {
 """Costs per question, as if no answer had been cached."""
 
 MEANS = {"both": ("decision_useful", "accuracy")}
-"""The metrics of an objective that is the mean of several metrics."""
+"""The metrics in an objective that is the mean of several metrics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """An objective: a measure of quality, which is maximized, or a cost per question, which is minimized.
+    """An objective: a quality measure to maximize, or a cost per question to minimize.
 
     Args:
-        name: The name of the objective in a study's file.
-        metrics: The metrics whose mean it is, question by question; empty for a cost.
+        name: The objective's name in a study file.
+        metrics: The metrics that are averaged for each question; empty for a cost.
     """
 
     name: str
@@ -59,12 +59,12 @@ class Objective:
 
     @property
     def sign(self) -> int:
-        """1 if more is better, else -1."""
+        """1 if more is better, otherwise -1."""
         return 1 if self.metrics else -1
 
     @property
     def reads(self) -> bool:
-        """Whether the objective needs a reader; a custom metric counts as if it did."""
+        """Whether the objective needs a reader; a custom metric is assumed to need one."""
         return any("reader" in needs(metric) or ":" in metric for metric in self.metrics)
 
     def value(self, evaluation: Evaluation) -> float:
@@ -74,7 +74,7 @@ class Objective:
         return COSTS[self.name](evaluation.cost) / len(evaluation.rows) if evaluation.rows else math.nan
 
     def scores(self, evaluation: Evaluation) -> dict[str, float]:
-        """Return the value of each question that every metric scored, by the id of the question."""
+        """Return the value of each question that every metric scored, by question id."""
         found = {
             row.id: sum(row.scores.get(metric, math.nan) for metric in self.metrics) / len(self.metrics)
             for row in evaluation.rows
@@ -83,11 +83,11 @@ class Objective:
 
 
 def objective_named(name: str) -> Objective:
-    """Return the objective of that name.
+    """Return the objective with the given name.
 
-    ``decision_useful``, ``accuracy``, ``both`` (their mean), and every metric that ``metric_named`` knows, such as
-    ``recall@5``, ``judged_useful`` or ``module:function``, are maximized. The costs ``lm_calls``, ``tokens``,
-    ``seconds``, and ``dollars`` are per question, as if no answer had been cached, and are minimized.
+    Objectives to maximize are ``decision_useful``, ``accuracy``, ``both`` (their mean), and every metric that
+    ``metric_named`` knows, such as ``recall@5``, ``judged_useful`` or ``module:function``. Objectives to minimize are
+    the costs per question ``lm_calls``, ``tokens``, ``seconds``, and ``dollars``, as if no answer had been cached.
 
     Raises:
         InputError: The name is unknown.
@@ -107,7 +107,7 @@ def objective_named(name: str) -> Objective:
 
 
 def objectives_of(names: Sequence[str]) -> tuple[Objective, ...]:
-    """Return the objectives of these names, in this order; errors as in ``objective_named``."""
+    """Return the objectives with these names, in this order. Raises the same errors as ``objective_named``."""
     return tuple(map(objective_named, names))
 
 
@@ -120,7 +120,7 @@ def check_objectives(objectives: Sequence[str], splits: Splits, reader: str | No
         reader: The name of the reader; None if no reader runs.
 
     Raises:
-        InputError: A split is empty, or an objective needs something that is missing; all problems at once.
+        InputError: A split is empty, or an objective needs something that is missing. Lists all problems at once.
     """
     parts = splits._asdict().items()
     problems = [f"the {name} split is empty; give more questions or other sizes" for name, part in parts if not part]
@@ -134,7 +134,7 @@ def check_objectives(objectives: Sequence[str], splits: Splits, reader: str | No
 
 
 def check_price(objectives: Sequence[str], lm: dspy.LM) -> None:
-    """Raise if ``dollars`` is an objective and the price of the LM is not known.
+    """Raise if ``dollars`` is an objective but the LM's price is not known.
 
     Args:
         objectives: Names of objectives.
@@ -153,15 +153,15 @@ def check_price(objectives: Sequence[str], lm: dspy.LM) -> None:
 
 
 def check_judges(metrics: Iterable[str], judges: Sequence[SavedJudge], *, asks: bool) -> None:
-    """Raise if a judge, or the LM of judges, is given but no metric uses it.
+    """Raise if a judge or a judge LM is given but no metric uses it.
 
     Args:
         metrics: Names of metrics.
         judges: The judges.
-        asks: Whether an LM of judges is given.
+        asks: Whether a judge LM is given.
 
     Raises:
-        InputError: A judge or the LM is not used, or a metric cannot be an objective.
+        InputError: A judge or the judge LM is not used, or a metric cannot be an objective.
     """
     if "judged_guideline" in (metrics := list(metrics)):
         raise InputError("judged_guideline needs guidelines, which only evaluate and compare take; use another metric")

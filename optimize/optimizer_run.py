@@ -1,6 +1,4 @@
-"""Run a DSPy optimizer on a copy of a program, for one part of it, with numbered samples and without ignored
-failures.
-"""
+"""Run a DSPy optimizer on one part of a copy of a program, with numbered samples and without ignoring failures."""
 
 from __future__ import annotations
 
@@ -33,17 +31,17 @@ from querywright.programs import RAG
 from querywright.programs.hyperparameters import Value
 
 _NO_LIMIT = 1_000_000
-"""Errors after which DSPy would stop by itself; here the run's own account of failures decides."""
+"""Error limit for DSPy, so high that DSPy never stops on its own; the run's own failure count decides when to stop."""
 
 
 class OptimizerError(QuerywrightError):
-    """An optimizer failed: no run succeeded, the LM wrote no readable instructions, or the prompts copy training
+    """An optimizer failed: no run succeeded, the LM's instructions could not be parsed, or the prompts copy training
     text.
     """
 
 
 class _StopError(BaseException):
-    """Ends an optimizer at once: like an interrupt, it passes the optimizer's own ``except Exception``."""
+    """Ends an optimizer at once. Like an interrupt, it is not caught by the optimizer's own ``except Exception``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +51,17 @@ class OptimizerRun:
     Args:
         name: Name of the optimizer in ``OPTIMIZERS``.
         program: The program before tuning.
-        train: Training questions, never questions of dev or test.
-        metric: A measure from 0 to 1 of ``(example, prediction)``.
-        lm: An LM that ``resolve_lm`` made; it also writes the instructions.
-        feedback: Feedback for GEPA, as ``feedback_metric`` makes it. Default: from ``metric``.
+        train: Training questions, never questions from dev or test.
+        metric: A function of ``(example, prediction)`` that returns a value from 0 to 1.
+        lm: An LM from ``resolve_lm``; it also writes the instructions.
+        feedback: Feedback for GEPA, from ``feedback_metric``. Default: derived from ``metric``.
         arguments: Arguments of the optimizer; ``run_optimizer`` fills in the defaults.
         part: Predictors that may change: ``technique``, ``reader``, or ``all``.
-        seed: Seed of all draws.
-        threads: Number of questions that run at a time, if DSPy runs several.
+        seed: Seed for all random choices.
+        threads: Number of questions to run at a time, if DSPy runs several.
         max_failures: Share of the training questions that may fail.
-        progress: Called with the amount done and the largest amount possible.
-        runs: The most runs of the program, for ``progress``.
+        progress: Called with the amount done and the maximum amount.
+        runs: Maximum number of program runs, for ``progress``.
     """
 
     name: str
@@ -81,18 +79,16 @@ class OptimizerRun:
     runs: int = 0
 
     def number(self, *names: str) -> int:
-        """Return a seed for a purpose, different from the seeds for other purposes; never 0, which DSPy treats as
-        none.
-        """
+        """Return a different seed for each purpose; never 0, which DSPy treats as no seed."""
         return 1 + _hashed(":".join([str(self.seed), self.name, *names])) % (2**31 - 2)
 
     @property
     def prefix(self) -> str:
-        """The prefix of the names of predictors that may change."""
+        """The name prefix of the predictors that may change."""
         return "" if self.part == "all" else f"{self.part}."
 
     def student(self) -> RAG:
-        """Return a copy whose other part is marked as compiled, so that DSPy leaves it unchanged."""
+        """Return a copy of the program whose other part is marked as compiled, so that DSPy leaves it unchanged."""
         student = copy.deepcopy(self.program)
         if self.part == "technique" and student.reader is not None:
             student.reader._compiled = True
@@ -101,12 +97,11 @@ class OptimizerRun:
         return student
 
     def examples(self, place: int | None = None) -> list[Any]:
-        """Return the training questions as DSPy examples, in an order that depends on the seed and the place."""
+        """Return the training questions as DSPy examples, in an order that depends on the seed and ``place``."""
         return _examples(self.train, self.number("order") if place is None else f"{self.number('sets')}:{place}")
 
     def learn_and_choose(self) -> tuple[list[Any], list[Any]]:
-        """Return training questions to learn from, in an order that depends on the seed, and to choose on, at least one
-        each.
+        """Return training questions to learn from (in a seeded order) and to choose on, at least one of each.
 
         Raises:
             InputError: There is only one question.
@@ -118,20 +113,22 @@ class OptimizerRun:
         return _examples(ordered[:kept], self.number("order")), [one.to_example() for one in ordered[kept:]]
 
     def accepts(self, example: Any, prediction: Any, trace: Any = None) -> float:
-        """Return 1.0 if a run is good enough to be a demonstration."""
+        """Return 1.0 if a run is good enough to become a demonstration."""
         return float(self.score(example, prediction) >= float(self.arguments.get("metric_threshold", 1.0)))
 
     def score(self, example: Any, prediction: Any, trace: Any = None) -> float:
-        """Return the measure; 0 for a failed run, and for a question that cannot be scored, which no prompt changes."""
+        """Return the metric's value; 0 for a failed run or for a question that cannot be scored (no prompt can change
+        that).
+        """
         value = 0.0 if prediction is None else float(self.metric(example, prediction))
         return 0.0 if math.isnan(value) else value
 
     def scores_or_accepts(self, example: Any, prediction: Any, trace: Any = None) -> float:
-        """Return the measure, or ``accepts`` while demonstrations are collected, when DSPy passes a trace."""
+        """Return the metric's value, or ``accepts`` while DSPy collects demonstrations (it then passes a trace)."""
         return (self.score if trace is None else self.accepts)(example, prediction)
 
     def with_prompts_of(self, tuned: dspy.Module) -> RAG:
-        """Return the program with another program's instructions and demonstrations of the part that may change."""
+        """Return the program with another program's instructions and demonstrations for the part that may change."""
         other, found = copy.deepcopy(self.program), dict(tuned.named_predictors())
         predictors: dict[str, Any] = dict(other.named_predictors())
         for name, predictor in predictors.items():
@@ -143,7 +140,9 @@ class OptimizerRun:
 
     @contextlib.contextmanager
     def watched(self, metric: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-        """Set up DSPy for an optimizer, and yield the metric to pass to it. Errors as in ``run_optimizer``."""
+        """Set up DSPy for an optimizer, and yield the metric to pass to it. Raises the same errors as
+        ``run_optimizer``.
+        """
         watch = _Watch(self, metric)
         lm = DrawnLM(self.lm, self.number("draws"), watch.stop)
         callbacks = [*dspy.settings.callbacks, watch]
@@ -168,9 +167,9 @@ class OptimizerRun:
 class DrawnLM(dspy.LM):
     """An LM with numbered samples: each has its own seed, so that the cache returns it again.
 
-    DSPy tells samples of one prompt apart by ``rollout_id`` and ``n``, which never reach the model, and a sample
-    without a seed is requested anew each time. A request at temperature 0 stays unchanged. ``stop`` is called before
-    each request with None, and after a failed request with its error; it may raise.
+    DSPy distinguishes samples of the same prompt by ``rollout_id`` and ``n``, which never reach the model, and a sample
+    without a seed is requested again each time. A request at temperature 0 is not changed. ``stop`` is called with None
+    before each request, and with the error after a failed request; it may raise.
     """
 
     def __init__(self, lm: dspy.LM, seed: int, stop: Callable[[Exception | None], None]) -> None:
@@ -182,7 +181,7 @@ class DrawnLM(dspy.LM):
         return self
 
     def drawn_alike(self, lm: dspy.BaseLM) -> dspy.BaseLM:
-        """Return an LM of a technique with the same numbering, sampling, and ``stop``."""
+        """Return a technique's LM with the same numbering, sampling, and ``stop``."""
         if not isinstance(lm, dspy.LM):
             return lm
         again = self.kwargs.get("rollout_id") is not None
@@ -203,7 +202,8 @@ class DrawnLM(dspy.LM):
             try:
                 outputs += super().__call__(prompt, messages=messages, **own)
             except LMError as error:
-                # A failed run counts for its question; an error while instructions are written is an outage.
+                # An error in a run counts as a failure of its question; an error while writing instructions is an
+                # outage.
                 in_program = any(isinstance(module, RAG) for module in dspy.settings.caller_modules or ())
                 self._stop(error if in_program or not is_retryable_lm_error(error) else _outage(error))
                 raise
@@ -211,10 +211,10 @@ class DrawnLM(dspy.LM):
 
 
 class _Watch(BaseCallback):
-    """Records the failures that an optimizer ignores, and stops it if too many questions failed, too many answers of
-    the LM could not be read, or the LM cannot be reached.
+    """Records the failures that an optimizer ignores, and stops it if too many questions failed, too many of the LM's
+    answers could not be parsed, or the LM cannot be reached.
 
-    A prompt that is too long is a fault of the prompt that was tried, which then scores 0.
+    A prompt that is too long does not count as a failed question; the tried prompt scores 0 instead.
     """
 
     def __init__(self, work: OptimizerRun, metric: Callable[..., Any]) -> None:
@@ -228,14 +228,12 @@ class _Watch(BaseCallback):
         self._lock = threading.Lock()
 
     def on_module_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
-        """Remember which calls are calls of the whole program."""
+        """Record which calls are to the whole program."""
         if isinstance(instance, RAG):
             self._under_way[call_id] = str(inputs.get("kwargs", {}).get("question", ""))
 
     def on_module_end(self, call_id: str, outputs: Any | None, exception: BaseException | None = None) -> None:
-        """Count a run. An error inside it that the program handled does not count, and an interrupt propagates by
-        itself.
-        """
+        """Count a run. Errors that the program handled do not count, and an interrupt propagates on its own."""
         question = self._under_way.pop(call_id, None)
         if question is None:
             return
@@ -283,14 +281,15 @@ class _Watch(BaseCallback):
 
 
 def learnt_from(n_train: int, share: float) -> int:
-    """Return the number of training questions to learn from if a share of them is reserved for choosing."""
+    """Return the number of training questions to learn from if the given share is reserved for choosing."""
     return min(max(1, round(n_train * (1 - share))), max(1, n_train - 1))
 
 
 def demonstrations(predictor: Any, demos: Sequence[Any]) -> list[Any]:
-    """Return the demonstrations that a predictor can show: they have one or more of its input and output fields each.
+    """Return the demonstrations that a predictor can show: those with at least one of its input fields and one of its
+    output fields.
 
-    Demonstrations of questions with a history are left out.
+    Demonstrations that need a conversation history are left out.
     """
     signature, fields = predictor.signature, demo_fields(predictor)
     kept = []
@@ -309,7 +308,7 @@ def _examples(questions: Sequence[Question], seed: int | str) -> list[Any]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep an optimizer's progress bars, prints, warnings, and logs of examples off the terminal."""
+    """Keep an optimizer's progress bars, printed output, warnings, and example logs off the terminal."""
     logger, output = logging.getLogger("dspy"), io.StringIO()
     before = logger.level
     logger.setLevel(logging.CRITICAL + 1)

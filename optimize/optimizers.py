@@ -1,4 +1,4 @@
-"""The optimizers of a study by name: DSPy's teleprompters, each with its own arguments."""
+"""The optimizers that a study can name: DSPy's teleprompters, each with its own arguments."""
 
 from __future__ import annotations
 
@@ -31,14 +31,16 @@ _CANDIDATES = Knob("num_candidate_programs", 4, "sets of demonstrations that are
 _TEMPERATURE = Knob("init_temperature", 1.0, "temperature at which instructions are written", low=0.0, high=2.0)
 
 _SUMMED_UP = 5
-"""Number of training questions that MIPROv2 summarizes at a time."""
+"""Number of training questions that MIPROv2 summarizes in one batch."""
 
 _OURS = {_THRESHOLD.name, _VALIDATION.name}
-"""Arguments that this module reads; the others go to DSPy's class."""
+"""Arguments that this module uses; the others are passed to DSPy's class."""
 
 
 class Bound(NamedTuple):
-    """The most that an optimizer does: runs over one question, and further LM calls that write instructions."""
+    """An upper bound on an optimizer's work: program runs on one question, and additional LM calls that write
+    instructions.
+    """
 
     runs: int
     proposals: int = 0
@@ -49,9 +51,10 @@ class Optimizer:
     """A way to make prompts.
 
     Args:
-        compile: The function that does it; its name is the optimizer's name.
-        bound: Returns the most that it does, from the numbers of training questions and predictors and its arguments.
-        options: Its arguments with our defaults, which suit 6 to 10 training questions.
+        compile: The function that makes the prompts; its name is the optimizer's name.
+        bound: Returns an upper bound on its work, given the number of training questions, the number of predictors, and
+            its arguments.
+        options: Its arguments, with defaults of ours that suit 6 to 10 training questions.
     """
 
     compile: Callable[[OptimizerRun], RAG]
@@ -67,7 +70,7 @@ class Optimizer:
         """Return the arguments with defaults filled in.
 
         Raises:
-            InputError: A name is unknown, or a value has another type or is out of range.
+            InputError: A name is unknown, or a value has the wrong type or is out of range.
         """
         known = {option.name: option for option in self.options}
         values = {option.name: option.default for option in self.options}
@@ -81,7 +84,7 @@ class Optimizer:
         return values
 
     def parse(self, texts: Mapping[str, str]) -> dict[str, Value]:
-        """Return the arguments from their texts. Errors as in ``check``."""
+        """Parse the arguments from strings. Raises the same errors as ``check``."""
         known = {option.name: option for option in self.options}
         values = {name: known[name].parse(text) if name in known else text for name, text in texts.items()}
         self.check(values)
@@ -95,18 +98,18 @@ class Optimizer:
         *,
         calls_per_run: int | None = None,
     ) -> int:
-        """Return the most LM calls: runs of the program times calls per run (default: one per predictor), and calls
-        that write instructions.
+        """Return the maximum number of LM calls: program runs times calls per run (default: one per predictor), plus
+        the calls that write instructions.
 
-        The second request after an unreadable answer does not count; equal calls are made once.
+        The second request after an unreadable answer does not count, and identical calls are made only once.
         """
         bound = self.bound(n_train, n_predictors, self.check(arguments))
         return bound.runs * (n_predictors if calls_per_run is None else calls_per_run) + bound.proposals
 
 
 OPTIMIZERS: dict[str, Optimizer] = {}
-"""The optimizers by name. Those that choose between prompts reserve some training questions for it; none sees dev or
-test. Demonstrations come from runs that reach ``metric_threshold``.
+"""The optimizers by name. Those that choose between prompts reserve some training questions for this; none of them sees
+dev or test. Demonstrations come from runs that reach ``metric_threshold``.
 """
 
 
@@ -127,14 +130,14 @@ def _once(n: int, predictors: int, given: Arguments) -> Bound:
 
 
 def _choosing(n_train: int, given: Arguments) -> tuple[int, int]:
-    """Return the numbers of questions to learn from and to choose on."""
+    """Return the number of questions to learn from and the number to choose on."""
     kept = learnt_from(n_train, given["validation"])
     return kept, n_train - kept
 
 
 @_optimizer(lambda n, predictors, given: Bound(0), Knob("k", 4, "labeled questions shown", low=1, high=64))
 def labelled_few_shot(work: OptimizerRun) -> RAG:
-    """Run DSPy's ``LabeledFewShot``: training questions with their labels. It makes no LM call."""
+    """Run DSPy's ``LabeledFewShot``: training questions with their labels. It makes no LM calls."""
     optimizer = dspy.LabeledFewShot(k=int(work.arguments["k"]))
     program = work.with_prompts_of(optimizer.compile(work.student(), trainset=work.examples()))
     if not _shown(work, program):
@@ -159,9 +162,7 @@ def bootstrap_few_shot(work: OptimizerRun) -> RAG:
     _THRESHOLD,
 )
 def knn_few_shot(work: OptimizerRun) -> RAG:
-    """Do the same as DSPy's ``KNNFewShot`` in a program that can be saved: keep all traces and show the nearest
-    ones.
-    """
+    """Do the same as DSPy's ``KNNFewShot``, in a program that can be saved: keep all traces and show the nearest."""
     found = _bootstrapped(work, min(len(work.train), int(work.arguments["pool"])))
     return shaped(found, nearest=int(work.arguments["k"]), members=0)
 
@@ -193,12 +194,12 @@ def _optuna_bound(n: int, predictors: int, given: Arguments) -> Bound:
     _VALIDATION,
 )
 def bootstrap_optuna(work: OptimizerRun) -> RAG:
-    """Run DSPy's ``BootstrapFewShotWithOptuna`` with a seed, in memory."""
+    """Run DSPy's ``BootstrapFewShotWithOptuna`` in memory, with a seed."""
     return _compiled(work, _SeededOptuna, work.scores_or_accepts, num_threads=work.threads, seed=work.number("optuna"))
 
 
 class _SeededOptuna(BootstrapFewShotWithOptuna):
-    """DSPy's optimizer with a seeded sampler. A predictor that no run called has nothing to choose from."""
+    """DSPy's optimizer with a seeded sampler. A predictor that was not called in any run has nothing to choose from."""
 
     def compile(self, student: Any, *, max_demos: int, trainset: list[Any], valset: list[Any], seed: int) -> Any:
         import optuna
@@ -212,7 +213,7 @@ class _SeededOptuna(BootstrapFewShotWithOptuna):
         )
         self.compiled_teleprompter = bootstrap.compile(self.student, trainset=trainset)
         for predictor in self.compiled_teleprompter.predictors():
-            # An empty demonstration can be chosen, but is never shown.
+            # An empty demonstration can be chosen but is never shown.
             predictor.demos = demonstrations(predictor, predictor.demos) or [{}]
         study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
         study.optimize(self.objective, n_trials=self.num_candidate_sets)
@@ -220,7 +221,7 @@ class _SeededOptuna(BootstrapFewShotWithOptuna):
 
 
 def _copro_bound(n: int, predictors: int, given: Arguments) -> Bound:
-    """Return the bound: at depth d, each predictor's candidates of all depths so far are scored on all questions."""
+    """Return the bound: at depth d, each predictor's candidates from all depths so far are scored on all questions."""
     breadth, depth = given["breadth"], given["depth"]
     scored = predictors * breadth * depth * (depth + 1) // 2
     return Bound(scored * n, predictors * (breadth * depth - 1))
@@ -262,7 +263,7 @@ def _mipro_bound(n: int, predictors: int, given: Arguments) -> Bound:
     _VALIDATION,
 )
 def mipro(work: OptimizerRun) -> RAG:
-    """Run DSPy's ``MIPROv2``: choose instructions and demonstrations together. It writes nothing to disk."""
+    """Run DSPy's ``MIPROv2``: choose instructions and demonstrations together, without writing to disk."""
     quietly = {"track_stats": False, "log_dir": None, "num_threads": work.threads}
     asked = {"auto": None, "minibatch": False, "view_data_batch_size": _SUMMED_UP, "seed": work.number("mipro")}
     return _compiled(work, dspy.MIPROv2, work.scores_or_accepts, **asked, **quietly)
@@ -284,15 +285,15 @@ def _simba_bound(n: int, predictors: int, given: Arguments) -> Bound:
     Knob("temperature_for_candidates", 0.2, "how often worse programs are improved", low=0.01, high=10.0),
 )
 def simba(work: OptimizerRun) -> RAG:
-    """Run DSPy's ``SIMBA``: rules and demonstrations from better and worse runs of the same question."""
+    """Run DSPy's ``SIMBA``: derive rules and demonstrations from better and worse runs on the same question."""
     batch = min(int(work.arguments["bsize"]), len(work.train))
     more: dict[str, Any] = {"bsize": batch, "demo_input_field_maxlen": 20_000, "num_threads": work.threads}
     return _compiled(work, dspy.SIMBA, work.score, seed=work.number("simba"), **more)
 
 
 def _gepa_bound(n: int, predictors: int, given: Arguments) -> Bound:
-    """Return the bound. The round that runs when the limit is reached is finished: two small batches and all questions
-    to choose on.
+    """Return the bound. If the limit is reached during a round, the round is still finished: two small batches and all
+    questions to choose on.
     """
     _, choose = _choosing(n, given)
     runs = max(given["max_metric_calls"], choose) + 2 * given["reflection_minibatch_size"] + choose
@@ -310,7 +311,7 @@ def _gepa_bound(n: int, predictors: int, given: Arguments) -> Bound:
     _VALIDATION,
 )
 def gepa(work: OptimizerRun) -> RAG:
-    """Run DSPy's ``GEPA``: write instructions from feedback in words. It writes nothing to disk."""
+    """Run DSPy's ``GEPA``: write instructions from feedback in words, without writing to disk."""
     learn, _ = _choosing(len(work.train), work.arguments)
     batch = min(int(work.arguments["reflection_minibatch_size"]), learn)
     quietly = {"log_dir": None, "track_stats": False, "warn_on_score_mismatch": False, "use_merge": False}
@@ -319,7 +320,7 @@ def gepa(work: OptimizerRun) -> RAG:
 
 
 class _AskingGEPA(dspy.GEPA):  # pyright: ignore[reportGeneralTypeIssues]
-    """DSPy's optimizer with the project's adapter for proposals; a round whose proposal fails changes nothing."""
+    """DSPy's optimizer with the project's adapter for proposals; if a proposal fails, its round changes nothing."""
 
     def __init__(self, metric: Any, temperature: float, max_chars: int, **options: Any) -> None:
         from dspy.teleprompt.gepa.instruction_proposal import InstructionProposer
@@ -334,7 +335,7 @@ class _AskingGEPA(dspy.GEPA):  # pyright: ignore[reportGeneralTypeIssues]
                     AdapterParseError,
                     LMError,
                     ValueError,
-                ):  # unreadable, or a prompt or an instruction that is too long
+                ):  # unreadable, or the prompt or an instruction is too long
                     return {}
 
         super().__init__(
@@ -353,9 +354,7 @@ class _AskingGEPA(dspy.GEPA):  # pyright: ignore[reportGeneralTypeIssues]
     _THRESHOLD,
 )
 def ensemble(work: OptimizerRun) -> RAG:
-    """Do the same as DSPy's ``Ensemble`` in a program that can be saved, over programs with different
-    demonstrations.
-    """
+    """Do the same as DSPy's ``Ensemble``, in a program that can be saved; members differ in their demonstrations."""
     members: dict[str, RAG] = {}
     for place in range(int(work.arguments["size"])):
         found = _traced(work, int(work.arguments["max_bootstrapped_demos"]), place)
@@ -372,7 +371,7 @@ def ensemble(work: OptimizerRun) -> RAG:
 def _compiled(work: OptimizerRun, optimizer: Callable[..., Any], metric: Callable[..., Any], **more: Any) -> RAG:
     """Return the program that one of DSPy's optimizers makes for this metric.
 
-    The arguments of the run, replaced by ``more``, go to ``compile`` if it has them, otherwise to the class.
+    The run's arguments, overridden by ``more``, are passed to ``compile`` if it accepts them, otherwise to the class.
     """
     learn, choose = work.learn_and_choose() if _VALIDATION.name in work.arguments else (work.examples(), None)
     given = {name: value for name, value in work.arguments.items() if name not in _OURS} | more
@@ -385,7 +384,7 @@ def _compiled(work: OptimizerRun, optimizer: Callable[..., Any], metric: Callabl
 
 
 def _bootstrapped(work: OptimizerRun, size: int) -> RAG:
-    """Return the program with up to ``size`` demonstrations from its own successful runs, and at least one."""
+    """Return the program with 1 to ``size`` demonstrations from its own successful runs."""
     found = _traced(work, size)
     if not _shown(work, found):
         raise OptimizerError(
@@ -397,7 +396,7 @@ def _bootstrapped(work: OptimizerRun, size: int) -> RAG:
 
 
 def _traced(work: OptimizerRun, size: int, place: int = 0) -> RAG:
-    """Return the program that ``BootstrapFewShot`` makes from the training questions in the order of a place."""
+    """Return the program that ``BootstrapFewShot`` makes from the training questions in the order for ``place``."""
     with work.watched(work.accepts) as metric:
         optimizer = dspy.BootstrapFewShot(
             metric=metric,
@@ -410,13 +409,13 @@ def _traced(work: OptimizerRun, size: int, place: int = 0) -> RAG:
 
 
 def _shown(work: OptimizerRun, program: RAG) -> list[Any]:
-    """Return the demonstrations of the part that may change, by predictor; empty if there are none at all."""
+    """Return the demonstrations in the part that may change, by predictor; empty if no predictor has any."""
     found = [predictor.demos for name, predictor in program.named_predictors() if name.startswith(work.prefix)]
     return found if any(found) else []
 
 
 def optimizer_named(name: str) -> Optimizer:
-    """Return the optimizer of a name.
+    """Return the optimizer with the given name.
 
     Raises:
         InputError: There is no such optimizer.
@@ -429,10 +428,10 @@ def optimizer_named(name: str) -> Optimizer:
 def run_optimizer(work: OptimizerRun) -> RAG:
     """Tune the prompts of a program on training questions; the program itself is not changed.
 
-    Errors that DSPy's optimizer would ignore are not ignored: an outage and a spent budget stop it at once, and so do
-    more failed questions than allowed, each counted once however often it is asked. Samples have seeds, so that a
-    repeated run finds them in the cache. Nothing is written to disk. ``knn_few_shot`` makes a program with ``nearest``,
-    ``ensemble`` an ``Ensemble``.
+    Errors that DSPy's optimizer would ignore are not ignored: an outage, a spent budget, or more failed questions than
+    allowed stop it at once. A question counts only once, however often it fails. Samples have seeds, so that a repeated
+    run finds them in the cache. Nothing is written to disk. ``knn_few_shot`` returns a program with ``nearest``, and
+    ``ensemble`` returns an ``Ensemble``.
 
     Raises:
         OptimizerError: The optimizer failed.

@@ -1,4 +1,4 @@
-"""The tuned parts of a program as plain data: knobs, and each predictor's instructions, fields, and demonstrations."""
+"""A program's tuned parts as plain data: knobs, and each predictor's instructions, fields, and demonstrations."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class PredictorState(BaseModel):
 
 
 class ProgramState(BaseModel):
-    """A program: names of technique and reader, knobs, and predictors by name.
+    """A program: technique name, reader name, knobs, and predictors by name.
 
     Args:
         technique: Name of the technique.
         reader: Name of the reader, or None.
         knobs: Values of the knobs.
-        predictors: Predictors by name; in an ensemble, names of the second member begin with ``members[1].``.
+        predictors: Predictors by name. In an ensemble, names from the second member begin with ``members[1].``.
         nearest: Number of demonstrations that a call shows; 0 for all.
         members: Number of programs in an ensemble; 0 for a program that is not an ensemble.
     """
@@ -92,7 +92,7 @@ def program_from(state: ProgramState, retriever: Any = None, reranker: Reranker 
     Args:
         state: The tuned parts.
         retriever: The retriever of the technique.
-        reranker: Scores passages, for a technique that reranks.
+        reranker: The model that scores passages, for a technique that reranks.
 
     Raises:
         ArtifactError: The state names an unknown technique, reader, knob, predictor, or field.
@@ -116,10 +116,10 @@ def shaped(program: RAG, *, nearest: int, members: int) -> RAG:
 
 
 def apply_states(program: dspy.Module, states: Mapping[str, PredictorState], *, whose: str, file: str) -> None:
-    """Give each predictor of a new program its saved prompt and demonstrations.
+    """Set each predictor's saved prompt and demonstrations in a new program.
 
     Raises:
-        ArtifactError: The program has other predictors or fields than the file.
+        ArtifactError: The program's predictors or fields differ from those in the file.
     """
     predictors = dict(program.named_predictors())
     if set(predictors) != set(states):
@@ -145,15 +145,13 @@ def apply_states(program: dspy.Module, states: Mapping[str, PredictorState], *, 
 
 
 def demo_fields(predictor: Any) -> set[str]:
-    """Return the fields of a demonstration: the predictor's fields, and ``call_fields``, which some of its calls
-    add.
-    """
+    """Return the fields of a demonstration: the predictor's fields, plus ``call_fields``, which some calls add."""
     return {*predictor.signature.fields, *getattr(predictor, "call_fields", ())}
 
 
 def standalone(predictor: Any, demos: Sequence[Any]) -> list[Any]:
-    """Return demonstrations whose question needs no history. Without its history, a question that needs it teaches
-    to invent.
+    """Return the demonstrations whose question needs no history. Without it, the others would teach the LM to make
+    things up.
     """
     if "history" in predictor.signature.fields:
         return list(demos)

@@ -1,7 +1,7 @@
-"""Build a question index: an LM writes questions for every passage, a judge labels them, and they are published.
+"""Build a question index: an LM writes questions for every passage, a judge labels them, and the results are published.
 
-Source: QB-RAG, arXiv:2407.18044, its offline stage. The answers of the LMs are cached, so a build that was stopped
-resumes when it is started again, and pays for nothing twice.
+Source: the offline stage of QB-RAG, arXiv:2407.18044. The LMs' answers are cached, so a build that was stopped resumes
+when you restart it, and no call is paid for twice.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ from querywright.retrieval.index import IndexReport
 
 MADE = "questions.json"
 RULES = 3
-"""Version of the rules. It changes if the same answers of the LMs would make different records."""
+"""Version of the rules. It changes if the same LM answers would produce different records."""
 LONGEST_REASON = 300
-"""Characters of a judge's reason that are kept."""
+"""Maximum length of a judge's reason, in characters; the rest is not kept."""
 
 Done = Generator[tuple[int, PassageRecord | Exception], None, None]
 Runner = Callable[[Sequence[Passage], str], Done]
-"""Makes the records of passages, given a digest of settings; yields the position and the record or failure of each."""
+"""Makes passages' records, given a digest of settings; yields each passage's position with its record or failure."""
 
 
 class RecordMaker:
-    """Write and judge the questions of one passage at a time; the same answers of the LMs give the same record.
+    """Write and judge the questions for one passage at a time; the same LM answers produce the same record.
 
     Raises:
-        ModelError: An LM was not made by ``resolve_lm``.
+        ModelError: An LM is not from ``resolve_lm``.
     """
 
     def __init__(
@@ -88,14 +88,14 @@ class RecordMaker:
             "judge": self.judge.digest(),
             "lms": lms,
         })  # fmt: skip
-        """SHA-256 of the settings of the writer and the judge, in hexadecimal."""
+        """SHA-256 of the writer's and the judge's settings, in hexadecimal."""
 
     def __call__(self, passage: Passage) -> PassageRecord:
-        """Return the record of a passage; a question whose judgment is too long or cannot be parsed has no label.
+        """Return a passage's record; a question whose judgment is too long or cannot be parsed has no label.
 
         Raises:
             AdapterParseError: The first batch of questions could not be parsed.
-            PromptTooLongError: The passage does not fit in the context of the LM that writes.
+            PromptTooLongError: The passage does not fit in the writing LM's context.
             dspy.LMError: An LM failed.
         """
         with asking(self.lm):
@@ -108,7 +108,7 @@ class RecordMaker:
         )
 
     def in_threads(self, passages: Sequence[Passage], settings: str) -> Done:
-        """Make the records in threads of this process."""
+        """Make the records in threads in this process."""
         return bounded_each(self, passages, threads=self.threads)
 
     def _judged(self, passage: Passage, text: str) -> WrittenQuestion:
@@ -121,7 +121,7 @@ class RecordMaker:
 
 
 class QuestionsOrigin(Checksummed):
-    """The LMs that wrote and judged the questions of a collection: ``questions.json`` next to the records.
+    """The LMs that wrote and judged a collection's questions, stored in ``questions.json`` next to the records.
 
     Args:
         lm: Name of the LM that wrote them.
@@ -138,19 +138,19 @@ class QuestionsOrigin(Checksummed):
 
 @dataclass(frozen=True, slots=True)
 class QuestionsReport:
-    """The counts of a build.
+    """The counts for a build.
 
     Args:
         collection: Name of the collection.
         passages: Passages that the build covered.
-        written: Passages whose questions were written now.
+        written: Passages whose questions were written in this build.
         current: Passages whose questions were already up to date.
-        failed: Passages that failed, by kind of failure; the next build tries them again.
-        removed: Passages that are no longer in the collection; their questions were removed.
+        failed: Number of passages that failed, by kind of failure; the next build tries them again.
+        removed: Passages that are no longer in the collection, whose questions were removed.
         made: The LMs that wrote and judged the questions.
-        index: The counts of the index of questions.
+        index: The counts for the question index.
         seconds: Duration of the build.
-        cost: LM calls, tokens, and dollars of the build, as ``Cost.to_json`` returns them.
+        cost: The build's LM calls, tokens, and dollars, from ``Cost.to_json``.
     """
 
     collection: str
@@ -183,29 +183,29 @@ def build_questions(
     home: Path | None = None,
     progress: Progress | None = None,
 ) -> QuestionsReport:
-    """Write and judge questions for the passages whose questions are missing or out of date, and publish all questions.
+    """Write and judge questions for passages whose questions are missing or outdated, and publish all questions.
 
-    Questions are out of date if their passage or the settings changed. Questions of passages that are no longer in the
+    Questions are outdated if their passage or the settings changed. Questions for passages that are no longer in the
     collection are removed.
 
     Args:
         collection: Name of a collection that was built.
-        lm: The LM that writes, made by ``resolve_lm``.
+        lm: The LM that writes, from ``resolve_lm``.
         embedder: The embedder that the collection was built with.
-        judge_lm: The LM that judges, made by ``resolve_lm``. Default: ``lm``.
+        judge_lm: The LM that judges, from ``resolve_lm``. Default: ``lm``.
         writer: The module that writes the questions. Default ``QuestionWriter()``.
-        runner: Makes the records, such as ``question_ray.in_ray`` returns. Default: threads of this process.
-        threads: LM calls that run at the same time, 1 or more. Default 4.
+        runner: What makes the records, such as the result of ``question_ray.in_ray``. Default: threads in this process.
+        threads: Number of LM calls to run at a time, 1 or more. Default 4.
         max_failures: Share of the passages that may fail, 0 to 1; at least one may fail unless it is 0. Default 0.05.
         limit: Number of passages to cover, in the order of their ids. Default: all.
         home: The workspace. Default: ``querywright.home.home()``.
         progress: Called after each passage, and while questions are embedded. Default None.
 
     Raises:
-        CollectionError: There is no such collection, it was built with another embedder, another process writes its
-            questions, or no question is kept.
+        CollectionError: The collection does not exist, it was built with a different embedder, another process is
+            writing its questions, or no question was kept.
         OutageError: The LM cannot be reached.
-        BudgetError: The limit of calls is reached.
+        BudgetError: The call limit is reached.
         TooManyFailuresError: More passages failed than allowed.
     """
     began = time.monotonic()
@@ -270,7 +270,7 @@ def build_questions(
 
 
 def read_made(folder: Path) -> QuestionsOrigin | None:
-    """Return the LMs that wrote and judged the questions in a folder; None if no build wrote them."""
+    """Return the LMs that wrote and judged the questions in a folder; None if the questions are not from a build."""
     try:
         return QuestionsOrigin.read(folder / MADE)
     except ValueError as error:
@@ -281,20 +281,20 @@ def read_made(folder: Path) -> QuestionsOrigin | None:
 
 
 def question_stats(collection: str, home: Path | None = None) -> dict[str, Any]:
-    """Return counts of a collection's questions.
+    """Return the counts for a collection's questions.
 
     Args:
         collection: Name of the collection whose passages the questions are about.
         home: The workspace. Default: ``querywright.home.home()``.
 
     Returns:
-        ``collection``; the number of ``passages``, of those with up-to-date questions (``recorded``), with questions
-        from before they changed (``stale``), and without questions (``unwritten``); the number of ``written``
-        questions, and the number for each of the ``labels``; ``per_passage``, the mean, smallest, and largest number of
-        complete questions of a recorded passage; ``bare``, the ids of recorded passages without a complete question,
-        which a search of the questions cannot find; ``coverage``, the share of the collection's passages with a
-        complete question; ``dropped``, the number of questions that were dropped before they were judged, by reason;
-        and ``made``, the LMs, or None if no build wrote the questions.
+        ``collection``; the number of ``passages``, and how many of them have up-to-date questions (``recorded``),
+        questions from before they changed (``stale``), or no questions (``unwritten``); the number of ``written``
+        questions, and how many have each of the ``labels``; ``per_passage``, the mean, smallest, and largest number of
+        complete questions per recorded passage; ``bare``, the ids of recorded passages without a complete question,
+        which a search over the questions cannot find; ``coverage``, the share of the collection's passages with a
+        complete question; ``dropped``, the number of questions that were dropped before being judged, by reason; and
+        ``made``, the LMs, or None if the questions are not from a build.
 
     Raises:
         CollectionError: The collection does not exist or has no questions.

@@ -1,8 +1,8 @@
-"""Find more passages that answer the questions of a question index: judge similar pairs, then estimate the others.
+"""Find more passages that answer the questions in a question index: judge similar pairs, then estimate the others.
 
-The most similar pairs are judged, and some pairs that are drawn at random. Without the random pairs, hardly any judged
-pair would be a non-answer, and the quality of the estimate could not be measured. The LM's answers are cached, so a run
-that was stopped resumes, and a larger run pays only for the new pairs.
+The judge sees the most similar pairs and some pairs drawn at random. Without the random pairs, almost no judged pair
+would be a non-answer, and the quality of the estimate could not be measured. The LM's answers are cached, so a run that
+was stopped can resume, and a larger run pays only for the new pairs.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ from querywright.retrieval.generated_questions import (
 
 MOST = 10_000
 FAR_SHARE = 0.2
-"""Share of the judgments that goes to pairs drawn at random if the matrix is completed."""
+"""Share of the judgments that is spent on pairs drawn at random if the matrix is completed."""
 
 
 @dataclass(frozen=True, slots=True)
 class FillReport:
-    """The counts of a fill.
+    """The counts for a fill.
 
     Args:
         collection: Name of the collection.
-        questions: Questions that their passage answers completely.
+        questions: Questions that are completely answered by the passage they were written for.
         passages: Passages in the collection.
         near: Similar pairs that were judged.
         far: Pairs drawn at random that were judged.
@@ -99,36 +99,36 @@ def fill(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> FillReport:
-    """Judge pairs of question and passage, estimate the other pairs, and replace the stored pairs with the results.
+    """Judge question-passage pairs, estimate the other pairs, and replace the stored pairs with the results.
 
-    Only questions that their passage answers completely take part. For the estimate, each question counts as answered
-    by its passage, and the same number of pairs drawn at random is assumed to be non-answers. Assumed pairs are neither
-    stored nor held out.
+    Only questions that are completely answered by their own passage are used. For the estimate, each question counts as
+    answered by its passage, and an equal number of pairs drawn at random are assumed to be non-answers. Assumed pairs
+    are neither stored nor held out.
 
     Args:
         collection: Name of a collection with written questions.
-        lm: The LM that judges, made by ``resolve_lm``.
+        lm: The LM that judges, from ``resolve_lm``.
         embedder: The embedder that the collection was built with.
         home: The workspace. Default: ``querywright.home.home()``.
-        most: Number of judgments, most similar pairs first, and the largest number of estimated pairs that are stored;
-            1 or more. Default 10,000.
-        complete: Whether the other pairs are estimated. A fifth of the judgments then goes to pairs drawn at random.
+        most: Number of judgments (the most similar pairs come first), and also the maximum number of estimated pairs to
+            store; 1 or more. Default 10,000.
+        complete: Whether to estimate the other pairs. A fifth of the judgments is then spent on pairs drawn at random.
             Default True.
-        cut: Smallest estimated value that is stored, above 0 to 1. Default 0.5.
-        threads: Judgments that run at the same time, 1 or more. Default 4.
+        cut: Minimum estimated value of a stored pair, more than 0 and at most 1. Default 0.5.
+        threads: Number of judgments to run at a time, 1 or more. Default 4.
         max_failures: Share of the judgments that may fail, 0 to 1. Default 0.05.
-        seed: Seed of the random pairs and of the estimate. Default 0.
+        seed: Seed for the random pairs and the estimate. Default 0.
         progress: Called after each judgment. Default None.
 
     Raises:
         InputError: A number is out of range.
         CollectionError: The collection or its questions are missing or damaged, no question is answered completely, or
-            another process changes the questions.
+            another process is changing the questions.
         OutageError: The LM cannot be reached.
-        BudgetError: The limit of calls is reached; the answers so far are cached.
+        BudgetError: The call limit is reached; the answers so far are cached.
         TooManyFailuresError: More judgments failed than allowed.
 
-    Source: QB-RAG, arXiv:2407.18044, its dense answerability matrix. The paper describes it and does not evaluate it.
+    Source: the dense answerability matrix in QB-RAG, arXiv:2407.18044. The paper describes but does not evaluate it.
     """
     if not 0 < cut <= 1:
         raise InputError(f"cut must be above 0 and at most 1, but got {cut}")

@@ -1,9 +1,9 @@
-"""Write questions and embed passages in processes of Ray; needs the extra ``querywright[ray]``.
+"""Write questions and embed passages in Ray processes; requires the extra ``querywright[ray]``.
 
-The processes run on this machine, unless ``RAY_ADDRESS`` names a cluster. Each process creates its LMs from their names
-and opens the store of the workspace, which other machines must have at the same path. A process receives passages and
-the names of LMs, addresses, and variables with keys. It returns records, or the kind and message of a failure. Ray's
-dashboard and usage reports are off.
+The processes run on this machine unless ``RAY_ADDRESS`` names a cluster. Each process creates its LMs from their names
+and opens the workspace's store, which must be at the same path on every machine. A process receives passages, the names
+of LMs, their addresses, and the names of the environment variables with API keys. It returns records, or the kind and
+message of a failure. Ray's dashboard and usage reports are off.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ R = TypeVar("R")
 
 ADDRESS = "RAY_ADDRESS"
 TRIES = 3
-"""Times that an item is repeated after its process died. After that, the run ends."""
+"""Number of times to retry an item whose process died; after that, the run ends."""
 GGUF = "gguf:"
 EMBEDDED_AT_ONCE = 256
-"""Texts in a batch."""
+"""Number of texts in a batch."""
 REACHED_SECONDS = 5.0
-"""How long a cluster may take to accept a connection."""
+"""Timeout for connecting to a cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class LMName:
-    """The name, the address, and the environment variable with the key of an LM."""
+    """An LM's name, its address, and the environment variable with its API key."""
 
     name: str
     api_base: str | None = None
@@ -60,19 +60,19 @@ class LMName:
 
 @dataclass(frozen=True, slots=True)
 class RayBuild:
-    """The settings with which a process makes records.
+    """The settings that a process uses to make records.
 
     Args:
         home: The workspace.
         lm: The LM that writes.
         judge_lm: The LM that judges; None for the LM that writes.
-        num_questions: Questions per passage at most.
+        num_questions: Maximum number of questions per passage.
         batch_size: Questions requested in one call.
-        threads: LM calls that run at the same time in a process, 1 or more.
-        max_calls: Calls that each of the two LMs may make in all processes together. Default: no limit.
-        settings: Digest of the settings of the writer and the judge.
-        budget: Name under which the processes count their calls if there is a limit.
-        limits: Timeouts and retries of the LMs.
+        threads: Number of LM calls to run at a time in each process, 1 or more.
+        max_calls: Maximum number of calls to each of the two LMs, over all processes. Default: no limit.
+        settings: Digest of the writer's and the judge's settings.
+        budget: Name under which the processes count their calls, if there is a limit.
+        limits: Timeouts and retries for the LMs.
     """
 
     home: str
@@ -87,7 +87,7 @@ class RayBuild:
     limits: Limits | None = None
 
     def record_maker(self) -> Callable[[Passage], PassageRecord]:
-        """Open the store, create the LMs of this process, and return the function that makes a record."""
+        """Open the store, create this process's LMs, and return the function that makes a record."""
         os.environ["QUERYWRIGHT_HOME"] = self.home
         store = open_store(Path(self.home))
         lm = self._lm(self.lm, store, "writer")
@@ -103,7 +103,7 @@ class RayBuild:
         return maker
 
     def calls(self, whose: str, store: Store) -> Budget | None:
-        """Return the budget of ``writer`` or ``judge`` for all processes together; None without a limit."""
+        """Return the budget that all processes share for ``writer`` or ``judge``; None without a limit."""
         return None if self.max_calls is None else Budget(store, f"{self.budget} {whose}", calls=self.max_calls)
 
     def _lm(self, lm: LMName, store: Store, whose: str) -> dspy.LM:
@@ -113,7 +113,7 @@ class RayBuild:
 
 
 def in_ray(build: RayBuild, *, workers: int, ledger: Ledger | None = None) -> Runner:
-    """Return a runner that makes the same records as threads do, in processes of Ray.
+    """Return a runner that makes the same records as threads do, but in Ray processes.
 
     Args:
         build: The settings of the processes.
@@ -145,23 +145,24 @@ def ray_each(
     ledger: Ledger | None = None,
     on_gpu: bool = False,
 ) -> Generator[tuple[int, R | Exception], None, None]:
-    """Apply a function to items in processes of Ray, and yield the position and the result or error of each.
+    """Apply a function to items in Ray processes, and yield each item's position with its result or error.
 
-    Ray restarts a process that dies, and repeats its items. The cost of the LM calls that such a process made for
-    unfinished items is lost. Close the generator (``contextlib.closing``), so that Ray ends even if the caller fails.
+    Ray restarts a process that dies, and retries its items. The cost of the LM calls that the process made for
+    unfinished items is not counted. Close the generator (``contextlib.closing``), so that Ray stops even if the caller
+    fails.
 
     Args:
-        make: Returns the function, and is called once in each process. Ray sends it there as code, so it may hold the
-            names of LMs and of variables with keys, but neither LMs nor keys.
+        make: Returns the function; called once in each process. Ray sends it there as code, so it may contain the names
+            of LMs and of environment variables with API keys, but not LMs or API keys.
         items: Any number of items.
         workers: Number of processes, 1 or more.
-        threads: Items under way in each process, 1 or more. Default 4.
+        threads: Number of items to run at a time in each process, 1 or more. Default 4.
         ledger: Receives the cost of the LM calls. Default None.
-        on_gpu: Whether each process gets a GPU if there are any. Default False.
+        on_gpu: Whether each process gets a GPU if any are available. Default False.
 
     Raises:
         InputError: Ray is not installed or cannot be reached.
-        OutageError: Processes died again and again.
+        OutageError: Processes kept dying.
     """
     if not items:
         return
@@ -192,21 +193,22 @@ def ray_each(
 def embed_in_ray(
     passages: Sequence[Passage], embedder: str, store: Store, *, workers: int, progress: Progress | None = None
 ) -> int:
-    """Embed passages in processes of Ray, put their vectors into the store, and return the number of embedded texts.
+    """Embed passages in Ray processes, put their vectors into the store, and return the number of embedded texts.
 
-    Each process gets a GPU if there are any. Only this process writes to the store, so other machines need none. Texts
-    whose vectors are in the store are left out, so a run that was killed resumes.
+    Each process gets a GPU if any are available. Only the calling process writes to the store, so other machines do not
+    need one. Texts whose vectors are already in the store are skipped, so a run that was killed can resume.
 
     Args:
         passages: Any number of passages.
-        embedder: Name of the embedder, as ``resolve_embedder`` takes it.
-        store: Store of the workspace.
+        embedder: Name of the embedder (see ``resolve_embedder``).
+        store: The workspace's store.
         workers: Number of processes, 1 or more.
-        progress: Called with the number of embedded texts and the number of all texts. Default None.
+        progress: Called with the number of embedded texts and the total number of texts. Default None.
 
     Raises:
-        InputError: Ray is not installed or cannot be reached, or the processes have another embedder of this name.
-        OutageError: Processes died again and again.
+        InputError: Ray is not installed or cannot be reached, or the processes have a different embedder with this
+            name.
+        OutageError: Processes kept dying.
     """
     kept = resolve_embedder(embedder, store=store)
     texts, done = kept.missing([one.content for one in passages]), 0
@@ -225,7 +227,7 @@ def embed_in_ray(
 
 
 def _encoder(name: str, identifier: str) -> Callable[[Sequence[str]], Vectors]:
-    """Return the function that embeds texts in a process of Ray."""
+    """Return the function that embeds texts in a Ray process."""
     embedder = resolve_embedder(name)
     if embedder.id != identifier:
         raise InputError(
@@ -236,7 +238,7 @@ def _encoder(name: str, identifier: str) -> Callable[[Sequence[str]], Vectors]:
 
 
 class _Worker:
-    """A process of Ray; several threads call it."""
+    """A Ray process, called by several threads."""
 
     def __init__(self, make: Callable[[], Callable[[Any], Any]]) -> None:
         try:
@@ -245,7 +247,7 @@ class _Worker:
             self._work = partial(_refuse, error)
 
     def outcome(self, position: int, item: Any) -> tuple[int, Any, Cost]:
-        """Return the position, result, and cost of an item; the result may be an error."""
+        """Return an item's position, result, and cost; the result may be an error."""
         with metered() as meter:
             try:
                 made = self._work(item)
@@ -260,14 +262,16 @@ def _refuse(error: Exception, _: Any) -> Any:
 
 
 def _located(lm: LMName) -> LMName:
-    """Return the name with the absolute path of a GGUF file, since a process has another current folder."""
+    """Return the name with the absolute path of a GGUF file, because a Ray process has its own working directory."""
     if not lm.name.startswith(GGUF):
         return lm
     return replace(lm, name=f"{GGUF}{Path(lm.name.removeprefix(GGUF)).expanduser().resolve()}")
 
 
 def _check_reachable(address: str) -> None:
-    """Refuse an address (``host:port``, ``ray://host:port``) at which nothing listens; Ray would try for minutes."""
+    """Reject an address (``host:port``, ``ray://host:port``) where nothing is listening, because Ray would retry for
+    minutes.
+    """
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if host and port.isdecimal():
         try:
@@ -281,7 +285,7 @@ def _check_reachable(address: str) -> None:
 
 @contextmanager
 def _ray(workers: int) -> Iterator[Any]:
-    """Connect to Ray or start it, and stop it at the end of the block if it was started here."""
+    """Connect to Ray or start it; stop it at the end of the block if it was started here."""
     address = os.environ.get(ADDRESS, "")
     _check_reachable(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

@@ -1,8 +1,7 @@
-"""Write reports: one HTML page that opens anywhere, rendered from the templates next to this module with all data
-escaped.
+"""Write reports: self-contained HTML pages, rendered from the templates next to this module with all data escaped.
 
-The page of a comparison is made here. The pages of studies and trainings are made in their packages from the same
-blocks.
+This module makes the page for comparisons. The report pages for studies and training runs are made in their own
+packages from the same components.
 """
 
 from __future__ import annotations
@@ -37,23 +36,23 @@ POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
     "base-uri 'none'; form-action 'none'"
 )
-"""Content policy of a page: run its own scripts, and request nothing from any host."""
+"""Content security policy of a page: run its own scripts, and request nothing from any host."""
 
 NOTHING = ("-", "0", "0 %", "- / -", "0.0")
 
 ROOM, LENGTHS = 900_000, (700, 400, 200, 100, 50)
-"""Characters of all texts in a page, and the lengths to which a text may be truncated; the first length that fits is
-used.
+"""Limit on the total number of characters of text in a page, and the lengths to which each text may be truncated; the
+first length that fits is used.
 """
 
 PROMPT_ROOM = 500_000
-"""Bytes of compressed prompts and answers that a page holds at most."""
+"""Limit on the compressed prompts and answers in a page, in bytes."""
 
 _IN_SCRIPT = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
 def render(template: str, **context: Any) -> str:
-    """Return text from a template of this package; in a template that ends in ``.html`` every value is escaped."""
+    """Render one of this package's templates; if its name ends in ``.html``, every value is escaped."""
     return _templates().get_template(template).render(**context)
 
 
@@ -69,9 +68,9 @@ def comparison_page(
     kind: str | None = None,
     **more: Any,
 ) -> str:
-    """Return the page of a comparison, as ``Comparison.report`` writes it; the same input gives the same text.
+    """Return the comparison's page that ``Comparison.report`` writes; the same input produces the same page.
 
-    The page begins with a summary, which ``querywright view`` reads. A template that extends ``compare.html`` adds
+    The page begins with a summary, which ``querywright view`` reads. A template that extends ``compare.html`` can add
     sections with the values in ``more``.
     """
     diagnosis = compared.diagnosis
@@ -116,11 +115,11 @@ def comparison_page(
 
 
 def packed_prompts(compared: Comparison) -> bytes:
-    """Return prompts and answers of LM calls, gzipped, one line of JSON per question.
+    """Return the prompts and answers of LM calls, gzipped, one line of JSON per question.
 
-    Failed questions come first, then questions on which programs differ. Questions for which a page has no room are
-    left out. The keys of a line are ``place`` (from 0), ``question`` (id), and ``arms``: for each name the calls, as
-    ``Exchange.to_json`` gives them.
+    Failed questions come first, followed by questions on which programs differ. Questions that do not fit in the page
+    are left out. The keys of a line are ``place`` (from 0), ``question`` (id), and ``arms``, which maps each name to
+    its calls in the form of ``Exchange.to_json``.
     """
     asked: list[tuple[int, str]] = []
     for place, rows in enumerate(zip(*(arm.rows for arm in compared.arms), strict=True)):
@@ -140,13 +139,13 @@ def packed_prompts(compared: Comparison) -> bytes:
 def results_html(
     arms: Sequence[Evaluation], sentences: Sequence[str] = (), held: Sequence[PairedComparison] = ()
 ) -> str:
-    """Return results for a notebook: the tables of scores and verdicts, and sentences."""
+    """Return results for a notebook: the score and verdict tables, and sentences."""
     verdicts = verdict_rows(held)
     return render("results.html", parts=[], scores=table_rows(arms), verdicts=verdicts, sentences=sentences)
 
 
 def score_rows(compared: Comparison) -> list[dict[str, str]]:
-    """Return the table of scores with numbered programs, without empty columns."""
+    """Return the score table with numbered programs, without empty columns."""
     arms = [*compared.arms, *compared.references]
     rows = table_rows(arms)
     for number, (row, arm) in enumerate(zip(rows, arms, strict=True), 1):
@@ -160,24 +159,25 @@ def score_rows(compared: Comparison) -> list[dict[str, str]]:
 
 
 def filled(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows without columns that are empty throughout."""
+    """Return the rows without columns that are empty in every row."""
     kept = [name for name in (rows[0] if rows else ()) if any(row[name] not in NOTHING for row in rows)]
     return [{name: row[name] for name in kept} for row in rows]
 
 
 def breaks(name: str) -> Markup:
-    """Return the name of a program, with possible line breaks after its punctuation."""
+    """Return a program's name, with possible line breaks after punctuation."""
     return Markup(re.sub(r"(?<=[:,@/])(?=\S)", "<wbr>", str(escape(clean(name)))))
 
 
 def browser(compared: Comparison, metric: str) -> dict[str, Any]:
-    """Return what each program searched, found, and answered, as ``page.js`` draws it, sorted by a metric first.
+    """Return what each program searched, found, and answered, in the form that ``page.js`` draws, initially sorted by a
+    metric.
 
     Each text is stored once, truncated so that all texts fit; texts, passages, labels, and stages are referenced by
     number. A row is a list: scores by metric, queries (role and text), passages, a digit for the label of each passage,
     the number of found passages, and an object with optional values: ``a`` answer, ``k`` LM calls, ``c`` missed
     passages that were found, ``g`` stage, ``f`` failure with ``m`` message, ``b`` fallbacks, ``i`` whether the answer
-    names no option.
+    does not name an option.
     """
     lost = {} if compared.diagnosis is None else compared.diagnosis.arms
     metrics, labels, stages = figures.metrics_of(compared), [str(one) for one in Label], [str(one) for one in Stage]
@@ -241,12 +241,12 @@ def browser(compared: Comparison, metric: str) -> dict[str, Any]:
 
 
 def _short(value: float) -> float | int | None:
-    """Return a score in as few characters as possible; None for NaN."""
+    """Return a score as a short number (an integer, or up to four decimals); None for NaN."""
     return None if math.isnan(value) else int(value) if value == int(value) else round(value, 4)
 
 
 def _arms(compared: Comparison) -> dict[str, Any]:
-    """Return the programs for a summary: calls per question, and the value of each metric with its interval."""
+    """Return the programs for a summary, with calls per question and the value of each metric with its interval."""
     arms = [
         {
             "name": arm.name, "n": len(arm.rows), "calls": round(arm.calls_per_question, 2),
@@ -281,12 +281,12 @@ def _templates() -> jinja2.Environment:
 
 
 def _plain_json(data: Any) -> str:
-    """Return data as one line of JSON, without characters that no page may hold; raise ValueError for NaN or
+    """Return data as one line of JSON, without characters that are not allowed in a page; raise ValueError for NaN or
     infinity.
     """
     return json.dumps(each_text(data, clean), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def _json(data: Any) -> Markup:
-    """Return data for a script element, which nothing in the data can close."""
+    """Return data for a script element; nothing in the data can close the element."""
     return Markup(re.sub("[<>&\u2028\u2029]", lambda found: _IN_SCRIPT[found[0]], _plain_json(data)))

@@ -1,4 +1,4 @@
-"""Settings and results of a compilation."""
+"""The settings and results of a compilation."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from querywright.optimize.slices import SliceResult
 
 PLAIN = "plain"
-"""The technique that searches for the question itself."""
+"""The technique that searches for the unchanged question."""
 
 BASELINE = "baseline"
-"""The program of a search that every other program is compared with: ``plain`` with default knobs."""
+"""The program that every other program in a search is compared with: ``plain`` with default knobs."""
 
 UNTUNED = "untuned"
-"""The program of a technique with default knobs and prompts, and the name of these prompts."""
+"""The name of a technique's program with default knobs and prompts, and of these prompts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +34,20 @@ class CompileSettings:
     """Settings of a compilation.
 
     Args:
-        objective: What the technique is tuned for on dev: ``decision_useful`` (needs labeled evidence; the search reads
-            no answers), ``accuracy``, ``both`` (their mean), another metric such as ``recall@5`` or ``judged_useful``
-            (which calls a judge), or ``module:function`` for a custom metric. With several, costs (``lm_calls``,
-            ``tokens``, ``seconds``) among them, the first one decides, and the best programs by the others are also
-            evaluated on test.
+        objective: What the technique is tuned for on dev: ``decision_useful`` (requires labeled evidence; the search
+            does not run the reader), ``accuracy``, ``both`` (their mean), another metric such as ``recall@5`` or
+            ``judged_useful`` (which calls a judge), or ``module:function`` for a custom metric. If there are several,
+            which may include costs (``lm_calls``, ``tokens``, ``seconds``), the first one decides, and the best
+            programs by the others are also evaluated on test.
         trials: Trials of the search over knobs and demonstration sets, 1 or more; each set is tried at least once.
             Default 30.
-        teleprompter: What makes the technique's prompts: a name in ``OPTIMIZERS``. Default ``bootstrap_few_shot``.
+        teleprompter: The optimizer of the technique's prompts: a name in ``OPTIMIZERS``. Default
+            ``bootstrap_few_shot``.
         arguments: Arguments of the teleprompter.
         demo_sizes: Number of demonstrations in each set of ``bootstrap_few_shot``. Default 1 and 2.
         reader_demo_sizes: The same for the reader, whose sets are tuned for accuracy. Default 1.
-        seed: Seed of the order of training questions and of the sampler. Default 0.
-        threads: Number of questions that run at a time. Default None: 4, or the number that a remote LM's server takes.
+        seed: Seed for the order of training questions and for the sampler. Default 0.
+        threads: Number of questions to run at a time. Default None: 4, or the number that a remote LM's server accepts.
         max_failures: Share of a program's questions that may fail. Default 0.05.
         allow_copies: Whether prompts that copy training questions, answers, or passages may be tried and recommended.
             Default False: they are left out and reported.
@@ -71,7 +72,7 @@ class CompileSettings:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A program that could be chosen.
+    """A program that can be chosen.
 
     Args:
         name: ``baseline``, ``untuned``, or ``trial N``.
@@ -91,12 +92,12 @@ class PairedComparison:
     """Two programs compared on the same questions.
 
     Args:
-        family: ``technique``, ``reader check``, or another name of comparisons that are corrected together.
+        family: The name of the comparisons that are corrected together, such as ``technique`` or ``reader check``.
         metric: The metric.
         arm: The first program.
         other: The second program.
-        test: The paired test. Its two-sided p is Holm-corrected within its family; its one-sided p, of the first
-            program being better, is not corrected.
+        test: The paired test. Its two-sided p is Holm-corrected within its family. Its one-sided p (that the first
+            program is better) is not corrected.
         sentence: The result in a sentence.
     """
 
@@ -128,23 +129,23 @@ class CompileResult(Results):
         technique: The technique that was compiled.
         recommended: Name of the program that won on dev.
         arms: All programs, in the order in which they were tried.
-        compiled: The best program of the technique itself, on dev.
+        compiled: The technique's best program on dev.
         reader_demos: Whether demonstrations were chosen for the reader.
-        test: Results on test of every program in the final table.
+        test: Results on test for every program in the final table.
         comparisons: The planned comparisons on test.
-        verdict: The verdict in a word.
+        verdict: The verdict in one word.
         sentence: The verdict in a sentence with figures.
         costs: Cost of each stage.
         settings: The settings.
         n_demo_sets: Number of demonstration sets that were made for the technique.
-        failed: Programs that are out because too many of their questions failed, with the message.
-        nothing: Sets of demonstrations that could not be made, also for the reader, and why.
-        reader_check: Further questions, on which only closed book and oracle evidence were evaluated.
-        corrected: The best program's value on dev, and the value to expect on other questions: the best of many
+        failed: Programs that were dropped because too many of their questions failed, with the message.
+        nothing: Sets of demonstrations that could not be made, including the reader's, and why.
+        reader_check: Additional questions on which only closed book and oracle evidence were evaluated.
+        corrected: The best program's value on dev, and the value to expect on new questions, because the best of many
             programs is partly lucky. None if too few questions were scored.
-        judges: The judges: ``judge``, ``digest`` of its prompt, ``lm``, ``lm_digest``, and its calibration as
+        judges: For each judge, ``judge``, the ``digest`` of its prompt, ``lm``, ``lm_digest``, and its calibration as
             ``standing``.
-        copied: Training texts that prompts copy, by the name of the prompts.
+        copied: Training texts that were copied into prompts, by the name of the prompts.
         slices: Results on test by slice, if columns were named.
     """
 
@@ -171,11 +172,11 @@ class CompileResult(Results):
 
     @property
     def compared(self) -> Comparison:
-        """The results on test as a comparison with the baseline, with closed book and oracle evidence as references."""
+        """The results on test as a comparison with the baseline; closed book and oracle evidence are the references."""
         return replace(as_comparison(self.test, self.comparisons), slices=self.slices)
 
     def by_slice(self, columns: Sequence[str], questions: Sequence[Question]) -> CompileResult:
-        """Return the same with results by slice of the test questions; ``columns`` as ``slice_results`` takes them."""
+        """Return the same, with results by slice of the test questions; see ``slice_results`` for ``columns``."""
         from querywright.optimize.comparison import CLOSED_BOOK
         from querywright.optimize.slices import slice_results
 
@@ -185,7 +186,7 @@ class CompileResult(Results):
         return replace(self, slices=found)
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything but single questions as a JSON object."""
+        """Return everything except the individual questions as a JSON object."""
         from querywright.optimize.objectives import objective_named
 
         settings = self.settings
@@ -244,7 +245,7 @@ class CompileResult(Results):
 
 
 def as_comparison(met: Sequence[Evaluation], comparisons: Sequence[PairedComparison]) -> Comparison:
-    """Return results on test as a comparison with the baseline; closed book and oracle evidence are its references."""
+    """Return results on test as a comparison with the baseline; closed book and oracle evidence are the references."""
     from querywright.optimize.comparison import CLOSED_BOOK, ORACLE, Comparison
 
     arms = tuple(one for one in met if one.name not in (CLOSED_BOOK, ORACLE))
@@ -254,12 +255,12 @@ def as_comparison(met: Sequence[Evaluation], comparisons: Sequence[PairedCompari
 
 
 def in_words(arm: str) -> str:
-    """Return an arm's name for a sentence: ``baseline`` with its article, any other name unchanged."""
+    """Return an arm's name for use in a sentence: ``baseline`` with an article, any other name unchanged."""
     return f"the {arm}" if arm == BASELINE else arm
 
 
 def by_judges(judges: Iterable[Mapping[str, str]]) -> str:
-    """Return the judges and their LMs as the end of a title or sentence; empty without judges."""
+    """Return the judges and their LMs as text to append to a title or sentence; empty without judges."""
     named = [f"{one['judge']} ({one['lm']})" for one in judges]
     return f", by judge{'s' * (len(named) > 1)} {' and '.join(named)}" if named else ""
 

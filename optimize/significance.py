@@ -1,4 +1,4 @@
-"""Compare programs by paired tests on the same questions, and state the verdict on a program that was chosen on dev."""
+"""Compare programs with paired tests on the same questions, and give the verdict on a program chosen on dev."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from querywright.optimize.evaluate import Evaluation
 from querywright.optimize.results import PairedComparison, in_words
 
 ALPHA = 0.05
-"""Level of every two-sided test."""
+"""Significance level of every two-sided test."""
 
 Verdict = Literal["gain", "no gain shown", "loss", "baseline", "too few questions"]
 
@@ -32,9 +32,9 @@ def family(
 
     Args:
         name: Name of the family.
-        pairs: Metric, program, and the program it is compared with. A pair without results is left out.
+        pairs: Tuples of a metric, a program, and the program it is compared with. A pair without results is left out.
         arms: Results by program.
-        prefix: Text before each sentence.
+        prefix: Text to put before each sentence.
     """
     tests = [
         (metric, a, b, arms[a].against(arms[b], metric))
@@ -51,7 +51,7 @@ def family(
 
 
 def against(arms: Sequence[Evaluation], baseline: str, *, prefix: str = "") -> list[PairedComparison]:
-    """Every arm against the baseline in every metric of the baseline; Holm-corrected within a metric.
+    """Compare every arm with the baseline on each of the baseline's metrics, Holm-corrected within a metric.
 
     The prefix is put before the name of each family and before each sentence.
     """
@@ -67,8 +67,8 @@ def against(arms: Sequence[Evaluation], baseline: str, *, prefix: str = "") -> l
 
 
 def verdict_rows(comparisons: Sequence[PairedComparison]) -> list[dict[str, str]]:
-    """A row a comparison: difference in points with its interval, won : lost, Holm's p, and how many questions could
-    show the difference that was seen, for 0/1 values.
+    """Return a row per comparison: the difference in points with its interval, won : lost, the Holm-corrected p, and,
+    for 0/1 values, how many questions could show the observed difference.
     """
     tests, rows = Counter(one.family for one in comparisons), []
     for one in comparisons:
@@ -90,13 +90,13 @@ def verdict_rows(comparisons: Sequence[PairedComparison]) -> list[dict[str, str]
 
 
 def verdict_sentence(comparisons: Sequence[PairedComparison]) -> str:
-    """What comparisons show, in one sentence; empty without any."""
+    """Return what the comparisons show, in one sentence; empty if there are none."""
     others = dict.fromkeys(one.other for one in comparisons)
     return "; ".join(_sentence_of([one for one in comparisons if one.other == other]) for other in others)
 
 
 def _sentence_of(comparisons: Sequence[PairedComparison]) -> str:
-    """What comparisons with one arm show."""
+    """Return what comparisons with one arm show."""
     better, worse = ([one for one in comparisons if is_shown(one.test, gain=gain)] for gain in (True, False))
     said = [
         f"{word} {in_words(found[0].other)}: {', '.join(_each_arm(found))}"
@@ -114,7 +114,7 @@ def _sentence_of(comparisons: Sequence[PairedComparison]) -> str:
 
 
 def is_shown(test: PairedTest, *, gain: bool) -> bool:
-    """Return whether a test shows a gain, or a loss."""
+    """Return whether a test shows a gain or a loss."""
     return test.p_two_sided < ALPHA and (test.difference > 0 if gain else test.difference < 0)
 
 
@@ -124,10 +124,10 @@ def _each_arm(found: Sequence[PairedComparison]) -> Iterator[str]:
 
 
 def verdict_on(tests: Mapping[str, PairedTest]) -> tuple[Verdict, str]:
-    """Return the verdict of test on a program that was chosen on dev: a word, and a sentence with figures.
+    """Return the verdict from test on a program that was chosen on dev: one word, and a sentence with figures.
 
     Args:
-        tests: The tests against the baseline by metric, with corrected p-values.
+        tests: The comparisons with the baseline by metric, with corrected p-values.
     """
     gain, loss = (any(is_shown(test, gain=better) for test in tests.values()) for better in (True, False))
     word: Verdict = "loss" if loss else "gain" if gain else "no gain shown"

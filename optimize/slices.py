@@ -1,4 +1,4 @@
-"""Results by slice: the questions with one value of a column, or those that the LM knows and those it does not."""
+"""Results by slice: questions with the same value in a column, or questions that the LM does or does not know."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from querywright.optimize.significance import ALPHA, is_shown
 from querywright.optimize.tables import percent
 
 KNOWN = "known"
-"""The slice by whether the LM answers a question rightly without passages: ``yes`` or ``no``."""
+"""The slice by whether the LM answers a question correctly without passages: ``yes`` or ``no``."""
 
 NO_VALUE = "(none)"
-"""The value of questions whose column is empty, or that closed book could not be scored on."""
+"""The value for questions whose column is empty, or on which closed book could not be scored."""
 
 MOST_VALUES = 20
 
@@ -30,8 +30,8 @@ class SliceResult:
 
     Args:
         column: Name of the column, or ``known``.
-        value: Value of the column.
-        arms: Results of the programs on these questions.
+        value: The column's value.
+        arms: The programs' results on these questions.
         comparisons: Each program compared with the baseline on these questions. The p-values are Holm-corrected over
             all programs and values of the column, within a metric.
     """
@@ -43,7 +43,7 @@ class SliceResult:
 
     @property
     def n(self) -> int:
-        """Number of questions."""
+        """The number of questions."""
         return len(self.arms[0].rows)
 
     def to_json(self) -> dict[str, Any]:
@@ -69,12 +69,12 @@ def slice_results(
         questions: The questions, with their ``slices``.
         columns: Columns of the questions, and ``known``.
         baseline: Name of the program that the others are compared with.
-        closed_book: Results of the reader without passages on these questions, for ``known``. It is left out of the
-            slices by ``known``, which it defines.
-        metric: Tells which answers are right (1.0), for ``known``. Default accuracy.
+        closed_book: Results of the reader without passages on these questions, for ``known``. Closed book is left out
+            of the ``known`` slices, because it defines them.
+        metric: The metric that is 1.0 for right answers, for ``known``. Default accuracy.
 
     Raises:
-        InputError: ``known`` is asked for without closed book, or a column has too many values.
+        InputError: ``known`` is requested without closed book, or a column has too many values.
     """
     return tuple(
         found
@@ -89,14 +89,14 @@ def slice_results(
 
 
 def columns_of(slices: Sequence[str]) -> list[str]:
-    """Return the slices that are columns of the questions."""
+    """Return the slices that are question columns."""
     if isinstance(slices, str):
         raise InputError(f"slices takes a list of columns, but got {slices!r}; write slices=[{slices!r}]")
     return [name for name in slices if name != KNOWN]
 
 
 def check_known(columns: Sequence[str], metrics: Sequence[str], *, has_closed_book: bool) -> None:
-    """Raise ``InputError`` if the slice ``known`` is asked for and cannot be made."""
+    """Raise ``InputError`` if the slice ``known`` is requested but cannot be made."""
     if KNOWN in columns and not has_closed_book:
         raise InputError(
             "the slice known compares with a program that answers without passages, but there is none; add closed_book "
@@ -107,7 +107,7 @@ def check_known(columns: Sequence[str], metrics: Sequence[str], *, has_closed_bo
 
 
 def slice_rows(slices: Sequence[SliceResult]) -> list[dict[str, str]]:
-    """Return one row per slice, program, and metric for people to read; a slice has its number of questions."""
+    """Return one human-readable row per slice, program, and metric; a slice is shown with its number of questions."""
     rows = []
     for one in slices:
         tests = {(held.arm, held.metric): held.test for held in one.comparisons}
@@ -130,7 +130,7 @@ def slice_rows(slices: Sequence[SliceResult]) -> list[dict[str, str]]:
 
 
 def known_sentence(comparisons: Sequence[PairedComparison], slices: Sequence[SliceResult]) -> str:
-    """Return which gains are shown only on questions that the LM knows; empty if there are none."""
+    """Return a sentence about gains that are shown only on questions that the LM knows; empty if there are none."""
     parts = {one.value: one.comparisons for one in slices if one.column == KNOWN}
     sides = [{(one.arm, one.metric): one.test for one in parts.get(value, ())} for value in ("yes", "no")]
     said = []
@@ -150,7 +150,7 @@ def known_sentence(comparisons: Sequence[PairedComparison], slices: Sequence[Sli
 def _values(
     questions: Sequence[Question], column: str, closed_book: Evaluation | None, metric: str
 ) -> Mapping[str, list[int]]:
-    """Return the places of the questions by the value of a column, in the order of the values."""
+    """Return the positions of the questions by the value of a column, sorted by value."""
     if column == KNOWN:
         check_known([KNOWN], [metric], has_closed_book=closed_book is not None)
         assert closed_book is not None
@@ -175,7 +175,7 @@ def _values(
 def _by_column(
     arms: Sequence[Evaluation], column: str, values: Mapping[str, Sequence[int]], baseline: str
 ) -> list[SliceResult]:
-    """Return the results by the value of one column."""
+    """Return the results for each value of one column."""
     parts = {
         value: {one.name: replace(one, rows=tuple(one.rows[place] for place in places)) for one in arms}
         for value, places in values.items()

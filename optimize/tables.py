@@ -1,4 +1,4 @@
-"""Tables of results: texts for people, and rows for other tools as Parquet, CSV, or JSON lines."""
+"""Tables of results: text for people, and rows for other tools as Parquet, CSV, or JSON Lines."""
 
 from __future__ import annotations
 
@@ -25,14 +25,12 @@ _UNFIT = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uf
 
 
 def clean(value: str) -> str:
-    """Return the text with a replacement character for control characters and half surrogates, which no page may
-    hold.
-    """
+    """Return the text with control characters and lone surrogates replaced, because they are not allowed in a page."""
     return _UNFIT.sub("\ufffd", value.replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def cut(value: str, limit: int) -> str:
-    """Return the text, or as many of its first words as fit into ``limit`` characters, with an ellipsis."""
+    """Return the text, or as many of its first words as fit into ``limit`` characters, followed by an ellipsis."""
     if len(value) <= limit:
         return value
     head = value[:limit]
@@ -40,7 +38,7 @@ def cut(value: str, limit: int) -> str:
 
 
 def percent(mean: Mean) -> str:
-    """Return a mean in per cent with its interval; ``-`` if nothing was scored."""
+    """Return a mean as a percentage with its interval; ``-`` if nothing was scored."""
     if math.isnan(mean.value):
         return "-"
     text = f"{100 * mean.value:.1f}"
@@ -50,11 +48,11 @@ def percent(mean: Mean) -> str:
 
 
 def table_rows(evaluations: Sequence[Evaluation], *, timed: bool = True) -> list[dict[str, str]]:
-    """Return one row per program for people to read, with the columns for which some program has a value.
+    """Return one human-readable row per program, with the columns for which at least one program has a value.
 
     Args:
         evaluations: Results of the programs.
-        timed: Whether seconds per question are shown; a recording has none. Default True.
+        timed: Whether to show seconds per question; a recording has none. Default True.
     """
     counts = len({len(one.rows) for one in evaluations}) > 1
     metrics = list(dict.fromkeys(name for one in evaluations for name in one.metrics))
@@ -78,7 +76,7 @@ def table_rows(evaluations: Sequence[Evaluation], *, timed: bool = True) -> list
 
 
 def replayed(evaluations: Sequence[Evaluation]) -> str:
-    """Return a note that all or some answers were cached; empty if none was."""
+    """Return a note that all or some answers were cached; empty if none were."""
     cost = sum((one.cost for one in evaluations), Cost())
     if not cost.saved:
         return ""
@@ -87,7 +85,7 @@ def replayed(evaluations: Sequence[Evaluation]) -> str:
 
 
 def pool_notes(evaluations: Sequence[Evaluation], questions: Sequence[Question]) -> list[str]:
-    """Return a line per program whose decision-useful rate depends on unjudged passages of a pool."""
+    """Return a line for each program whose decision-useful rate depends on unjudged passages in a pool."""
     pooled, notes = {question.id for question in questions if question.assessors}, []
     for one in evaluations:
         rows = [row for row in one.rows if row.id in pooled and "decision_useful" in row.scores and row.failure is None]
@@ -116,8 +114,8 @@ def question_rows(arms: Sequence[Evaluation], questions: Sequence[Question] = ()
     Columns: ``arm``, ``question_id``, ``question`` (if questions are given), ``label``, ``unjudged``, ``answer``,
     ``support`` (ids; None if the reader does not name them), ``invalid``, one column per metric (None if it could not
     be scored), ``passages`` and ``found`` (ids), ``queries`` (role and text), ``fallbacks``, ``lm_calls`` and
-    ``tokens`` (cached calls included), ``seconds`` (None for a cached answer), ``failure``, and ``message``. Except for
-    ``seconds``, the table does not change if a run was interrupted and resumed.
+    ``tokens`` (including cached calls), ``seconds`` (None for a cached answer), ``failure``, and ``message``. Except
+    for ``seconds``, the table is the same if a run was interrupted and resumed.
 
     Args:
         arms: Results.
@@ -143,11 +141,11 @@ def question_rows(arms: Sequence[Evaluation], questions: Sequence[Question] = ()
 
 
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows to a file, whole or not at all. The table has every column that some row has.
+    """Write rows to a file atomically. The table has every column that appears in any row.
 
     Args:
-        path: The file; its suffix names the format: ``.parquet``, ``.csv``, or ``.jsonl``.
-        rows: Plain data by column. NaN becomes an empty value, half a surrogate pair becomes ``?``.
+        path: The file; its suffix determines the format: ``.parquet``, ``.csv``, or ``.jsonl``.
+        rows: Plain data by column. NaN becomes an empty value, and a lone surrogate becomes ``?``.
 
     Raises:
         InputError: The suffix is unknown, or the folder does not exist.
@@ -179,7 +177,7 @@ def check_table(path: Path) -> None:
 
 
 def each_text(value: Any, change: Callable[[str], str]) -> Any:
-    """Return JSON data with every text changed; keys stay."""
+    """Return JSON data with a function applied to every string value; keys stay unchanged."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
@@ -192,8 +190,8 @@ def _storable(text: str) -> str:
 
 
 def _one_type(column: pandas.Series[Any]) -> pandas.Series[Any]:
-    """Return a column with values of one type. A knob may be a number in one technique and a word in another; then all
-    values become texts.
+    """Return a column with values of one type. If a knob is a number in one technique and a word in another, all values
+    become strings.
     """
     kinds = {type(value) for value in column if value is not None}
     if len(kinds) < 2 or kinds == {int, float}:

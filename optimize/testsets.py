@@ -1,18 +1,18 @@
-"""Sets of questions that an LM writes: a first labeled set for a collection, and two sets to test a question index.
+"""Test sets written by an LM: a first labeled set for a collection, and two sets to test a question index.
 
-``make`` asks one question with its answer about a single passage or two similar passages. It keeps the question if the
-answer occurs in the passages, and a reader gives the answer from them, not without them and, with two passages, not
-from one of them alone. It needs no question index.
+``make`` writes a question with its answer about a single passage or two similar passages. It keeps the question if the
+answer occurs in the passages, and if a reader gives this answer with the passages but not without them (and, if there
+are two, not with one of them alone). It does not need a question index.
 
-``rephrase`` rewords each stored question that its passage answers completely; the passage to find is the same.
-``out_of_distribution`` asks a question about each passage that none of its stored questions asks, and keeps it if the
-answerability judge finds the complete answer in the passage. No question of the index is in a set, whatever its
-capitals, spaces, or punctuation.
+``rephrase`` rewords each stored question that is completely answered by its passage; the passage to find is the same.
+``out_of_distribution`` writes a question about each passage that is different from all of its stored questions, and
+keeps the question if the answerability judge finds the complete answer in the passage. No question in the index is in a
+set, even with different capitalization, spacing, or punctuation.
 
-Source: Yang et al. 2024 (QB-RAG), arXiv:2407.18044, its two test sets. The paper rephrases all questions and draws 500
-of the remaining questions. Here the questions are shuffled first and rephrased in that order until enough remain: the
-same set, since questions are kept independently of each other, with only as many calls as needed. A smaller set is the
-beginning of a larger set with the same seed.
+Source: the two test sets in Yang et al. 2024 (QB-RAG), arXiv:2407.18044. The paper rephrases all questions and draws
+500 of the remaining questions. Here the questions are shuffled first and rephrased in that order until enough remain.
+The result is equivalent, because each question is kept or dropped independently of the others, but takes only as many
+calls as needed. A smaller set is the beginning of a larger set with the same seed.
 """
 
 from __future__ import annotations
@@ -61,44 +61,45 @@ from querywright.retrieval.generated_questions import (
 )
 
 Draft = tuple[Question | None, str]
-"""A question, or None, and the reason for dropping it; the reason is empty if it is kept."""
+"""A question or None, and the reason for dropping it; the reason is empty if the question is kept."""
 Kind = Literal["rephrase", "out-of-distribution", "make"]
 
 SUFFIX = ".jsonl"
 PATIENCE = 5
-"""The most passages that ``make`` uses for each question that it should keep."""
+"""Maximum number of passages that ``make`` uses per question to keep."""
 RIGHT = 0.5
-"""Token F1 from which on a reader's answer counts as right if it does not contain the whole written answer."""
+"""Minimum token F1 for a reader's answer to count as right if it does not contain the whole written answer."""
 NEIGHBOURS = 8
-"""Number of passages among which the second passage of a question is chosen."""
+"""Number of candidate passages for a question's second passage."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuestionSet:
-    """A set of test questions, and how it was made.
+    """A set of test questions and how it was made.
 
     Args:
         kind: ``make``, ``rephrase``, or ``out-of-distribution``.
         collection: The collection whose passages answer the questions.
-        seed: Seed of the order in which questions were written.
-        wanted: The most questions to write; None for all.
+        seed: Seed for the order in which questions were written.
+        wanted: Maximum number of questions to write; None for all.
         available: Number of stored questions that could be rephrased, or of passages and pairs that could be used.
-        asked: Number of these that were used.
-        skipped: Number of those left out before, by reason: ``stale`` (the passage was changed or removed after its
-            questions were written), ``unwritten`` (the passage has no questions yet).
-        dropped: Number of written questions that are not in the set, by reason: ``indexed`` (the index has it),
-            ``repeated`` (an earlier question of the set is the same), ``copied`` (it is from the prompt's example),
-            ``empty``, ``unreadable`` (the LM's answer), ``no_words``, ``too_long``, ``no_question``, ``points_at_text``
-            (it refers to the text; see ``question_rules.unfit``), ``unanswerable`` (the judge's label, or the reader
-            has another answer), ``unjudged`` (the judge's answer could not be read), ``failed``; for ``make`` also
-            ``answer_not_found`` (no passage contains it), ``answer_told`` (the question contains it), ``closed_book``
-            (the reader knows it without passages), ``one_is_enough``.
-        questions: The set by id; the evidence of a question is the passage that answers it.
-        parents: Id of the stored question by the id of its rephrasing; empty for new questions.
+        asked: Number of available questions, passages, or pairs that were used.
+        skipped: Number of questions or passages that were not available, by reason: ``stale`` (the passage was changed
+            or removed after its questions were written), ``unwritten`` (the passage has no questions yet).
+        dropped: Number of written questions that are not in the set, by reason: ``indexed`` (it is in the index),
+            ``repeated`` (it is the same as an earlier question in the set), ``copied`` (it is from the prompt's
+            example), ``empty``, ``unreadable`` (the LM's answer could not be parsed), ``no_words``, ``too_long``,
+            ``no_question``, ``points_at_text`` (it refers to the text; see ``question_rules.unfit``), ``unanswerable``
+            (according to the judge, or because the reader's answer is different), ``unjudged`` (the judge's answer
+            could not be parsed), ``failed``; for ``make`` also ``answer_not_found`` (no passage contains the answer),
+            ``answer_told`` (the question contains the answer), ``closed_book`` (the reader knows the answer without
+            passages), ``one_is_enough`` (one of two passages is enough).
+        questions: The set by id; a question's evidence is the passage that answers it.
+        parents: For each rephrased question's id, the id of the stored question; empty for new questions.
         lm: The LM that wrote the questions.
-        judge: The LM that judged or read them; None without one.
-        index: The LMs that made the question index, ``writer`` and ``judge``; empty if the index does not name them.
-        prompts: SHA-256 of the instructions, fields, and examples of the prompts, 16 digits.
+        judge: The LM that judged or answered the questions; None if there was none.
+        index: The LMs that made the question index (``writer`` and ``judge``); empty if the index does not name them.
+        prompts: SHA-256 of the instructions, fields, and examples in the prompts, 16 hexadecimal digits.
     """
 
     kind: Kind
@@ -118,7 +119,7 @@ class QuestionSet:
 
     @property
     def cautions(self) -> list[str]:
-        """What a reader of results on this set must know about its LMs and the index's LMs, one sentence each."""
+        """Sentences about the LMs of the set and the index that anyone interpreting results on this set must know."""
         lines = []
         if self.kind == "make":
             lines.append(f"synthetic: {self.lm} wrote questions and answers; read them before you use a result")
@@ -153,30 +154,31 @@ def make_testset(
     """Write questions with answers for a collection, rewordings of stored questions, or new questions.
 
     ``make`` uses single passages and pairs, up to five for each question. ``rephrase`` rewords the stored questions
-    that their passage answers completely. ``out-of-distribution`` writes one question for each passage that has stored
-    questions. The same arguments give the same set, and cached answers of the LMs cost nothing.
+    that are completely answered by their passage. ``out-of-distribution`` writes one question for each passage that has
+    stored questions. The same arguments produce the same set, and cached LM answers cost nothing.
 
     Args:
         kind: ``make``, ``rephrase``, or ``out-of-distribution``.
         collection: Name of the collection.
-        lm: The LM that writes, which ``resolve_lm`` made; preferably not the LM that wrote the index.
-        judge_lm: The LM that judges new questions, and reads the questions of ``make``. Default ``lm``, which then
+        lm: The LM that writes, from ``resolve_lm``; preferably not the LM that wrote the index.
+        judge_lm: The LM that judges new questions and answers the questions from ``make``. Default ``lm``, which then
             judges its own questions.
-        number: The most questions in the set, 1 or more. Default: as many as possible.
-        two_passage: Share of the questions of ``make`` that need two passages, 0 to 1. Default 0.5.
-        embedder: The collection's embedder, which finds the pairs of ``make``. Default: the embedder that it names.
-        seed: Seed of the order of stored questions or passages. Default 0.
-        threads: Number of questions that run at a time, 1 or more. Default 4.
+        number: Maximum number of questions in the set, 1 or more. Default: as many as possible.
+        two_passage: Share of the questions from ``make`` that need two passages, 0 to 1. Default 0.5.
+        embedder: The collection's embedder, which ``make`` uses to find pairs of similar passages. Default: the
+            embedder that the collection names.
+        seed: Seed for the order of stored questions or passages. Default 0.
+        threads: Number of questions to run at a time, 1 or more. Default 4.
         max_failures: Share of the questions that may fail, 0 to 1; at least one may fail unless it is 0. Default 0.05.
         home: The workspace. Default: ``querywright.home.home()``.
         progress: Called after each question.
 
     Raises:
-        CollectionError: There is no such collection, no question index although one is needed, or nothing to reword or
-            ask about.
+        CollectionError: The collection does not exist, a required question index is missing, or there is nothing to
+            reword or ask about.
         InputError: A value is out of range.
         OutageError: The LM cannot be reached.
-        BudgetError: The limit of calls is reached.
+        BudgetError: The call limit is reached.
         TooManyFailuresError: More questions failed than allowed.
     """
     if number is not None and number < 1:
@@ -203,7 +205,7 @@ def make_testset(
         order = sorted(candidates)
         random.Random(seed).shuffle(order)
         parts = [(order, len(order) if number is None else number)]
-        with suppress(CollectionError):  # then only the makers are unknown
+        with suppress(CollectionError):  # in this case, only the makers are unknown
             if by := read_made(questions_folder(collection, home)):
                 index = {"writer": by.lm, "judge": by.judge_lm}
     kept: dict[str, tuple[Any, Question]] = {}
@@ -212,7 +214,7 @@ def make_testset(
     for given, wanted in parts:
         failures = Failures(kind, min(wanted, len(given)), max_failures)
         enough, left = len(kept) + wanted, list(given)
-        while len(kept) < enough and left:  # the number of threads changes nothing
+        while len(kept) < enough and left:  # the result does not depend on the number of threads
             wave, left = left[: enough - len(kept)], left[enough - len(kept) :]
             tell, asked = part(progress, asked, asked + len(wave) + len(left)), asked + len(wave)
             results = failures.map(ask, wave, id_of=_id_of, threads=threads, progress=tell)
@@ -249,7 +251,7 @@ def _of_index(
     kind: Kind, collection: str, passages: Mapping[str, Passage], home: Path | None, lm: dspy.LM, judge_lm: dspy.LM
 ) -> tuple[list[str], Callable[[str], Draft], OneQuestion, dict[str, int]]:  # fmt: skip
     """Return the ids of stored questions or passages to use, the function that uses one, the writer, and the skipped
-    numbers.
+    counts.
     """
     stored = published_questions(collection, home)
     indexed = frozenset(hash(compared(question.text)) for question in stored.values())
@@ -305,7 +307,7 @@ def _of_index(
 def _ask_and_answer(
     passages: Mapping[str, Passage], ids: Sequence[str], *, lm: dspy.LM, reader_lm: dspy.LM
 ) -> Draft:  # fmt: skip
-    """Return a question about one passage or two with its answer, and the reason for dropping it; cheap checks come
+    """Return a question with its answer about one or two passages, and the reason for dropping it; cheap checks run
     first.
     """
     writer, reader, given = AskAndAnswer(), ShortAnswerReader(), [passages[id] for id in ids]
@@ -342,9 +344,7 @@ def _ask_and_answer(
 
 
 def _pairs(collection: str, ids: Sequence[str], **options: Any) -> list[tuple[str, str]]:
-    """Return the ids of each passage and its nearest passage from another title or file, if there is one; no pair
-    twice.
-    """
+    """Return distinct pairs of ids: each passage and its nearest one, with a different title or file if possible."""
     if not ids:
         return []
     passages = ChromaRetriever(collection, **options)
@@ -365,9 +365,7 @@ def _id_of(one: str | Sequence[str]) -> str:
 
 
 def compared(text: str) -> str:
-    """Return a question in the form in which questions are compared: without capitals, extra spaces, and
-    punctuation.
-    """
+    """Return a question in the form used to compare questions: without capitals, extra spaces, or punctuation."""
     plain = unicodedata.normalize("NFKC", text)
     return folded("".join(" " if unicodedata.category(mark).startswith("P") else mark for mark in plain))
 
@@ -391,7 +389,7 @@ def check_set_file(path: Path) -> None:
 
 
 def write_question_set(path: Path, made: QuestionSet) -> dict[str, Any]:
-    """Write a set and its card, whole or not at all; return the card.
+    """Write a set and its card atomically, and return the card.
 
     Args:
         path: A file that ends in .jsonl; its folder is created if it is missing.

@@ -1,1 +1,1 @@
-"""Artifacts: compiled programs as folders that an application can check, load, pin and sign."""
+"""Artifacts: folders with compiled programs that an application can check, load, pin, and sign."""

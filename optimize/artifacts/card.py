@@ -1,7 +1,7 @@
-"""The card of an artifact: scores, comparisons, prompts, knobs, and how it was made.
+"""An artifact's card: scores, comparisons, prompts, knobs, and how it was made.
 
-All its contents are from whoever made the artifact. They are plain data, which a page that shows them has to escape.
-Parts that do not have the form that querywright writes are left out.
+Everything on the card was written by whoever made the artifact, so do not trust it: a page that shows this plain data
+must escape it. Parts in a form that querywright does not write are left out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from querywright.optimize.artifacts.files import Artifact, read_artifact
 from querywright.programs import technique_class
 
 FACTS = ("technique", "reader", "lm", "collection", "engine", "embedder", "reranker", "fingerprint", "created")
-"""Single values of a manifest that the card shows."""
+"""Single manifest values that the card shows."""
 
 _SHOWN_ELSEWHERE = {
     "verdict", "verdict_sentence", "sentence", "recommended", "compiled", "name", "test", "comparisons", "arms", "arm",
@@ -29,7 +29,7 @@ class _Form(BaseModel):
 
 
 class _Score(_Form):
-    """A mean on test with its interval; None if there is none."""
+    """A mean on test with its interval, or None if there is none."""
 
     value: float | None
     low: float | None
@@ -39,7 +39,7 @@ class _Score(_Form):
 
 
 class _TestScores(_Form):
-    """The results of a program on test."""
+    """A program's results on test."""
 
     arm: str
     n: int
@@ -51,7 +51,7 @@ class _Comparison(_Form):
 
 
 def card(path: Path) -> dict[str, Any]:
-    """Return the card of an artifact as a JSON object.
+    """Return an artifact's card as a JSON object.
 
     Args:
         path: Folder of the artifact.
@@ -97,7 +97,7 @@ def card(path: Path) -> dict[str, Any]:
 
 
 def scores(artifact: Artifact) -> list[dict[str, Any]]:
-    """Return the programs that were evaluated on test with the artifact, with n and their means by metric."""
+    """Return the programs that were evaluated on test with the artifact, with their n and their means by metric."""
     return _of_form(_TestScores, artifact.manifest.made.get("test"))
 
 

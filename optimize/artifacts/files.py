@@ -1,9 +1,9 @@
-"""Write and read artifacts: the folder of a compiled program, which another process can load and check.
+"""Write and read artifacts: folders with compiled programs that another process can load and check.
 
-An artifact has ``program.json`` (the tuned parts), ``golden.jsonl`` (questions with the program's answers when it was
-saved), ``README.md`` (a card for people), and ``manifest.json``, which has the SHA-256 of the other files and says how
-the program was made. The digest of an artifact is the SHA-256 of its ``manifest.json``. All data is JSON; nothing is
-unpickled, and no address, header, or key of an LM is saved or read.
+An artifact contains ``program.json`` (the tuned parts), ``golden.jsonl`` (questions with the program's answers when it
+was saved), ``README.md`` (a card for people), and ``manifest.json``, which lists the SHA-256 of the other files and
+describes how the program was made. The digest of an artifact is the SHA-256 of its ``manifest.json``. All data is JSON.
+Nothing is unpickled, and no LM addresses, headers, or API keys are saved or read.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from querywright.retrieval.engines import Engine
 M = TypeVar("M", bound=BaseModel)
 
 FORMAT: Literal[5] = 5
-"""The format in which artifacts are written, and the only format that is read."""
+"""The only format in which artifacts are written and read."""
 
 LIMITS = {
     "manifest.json": 4 * 2**20,
@@ -50,10 +50,10 @@ LIMITS = {
     "golden.jsonl": 16 * 2**20,
     "README.md": 2**20,
 }
-"""The files of an artifact, and the most bytes of each that are read."""
+"""The files of an artifact and their size limits in bytes."""
 
 _READS = 5
-"""How often an artifact is read if it is not whole: another process may be replacing it."""
+"""Number of attempts to read an incomplete artifact, because another process may be replacing it."""
 
 
 class Golden(BaseModel):
@@ -70,21 +70,22 @@ class Golden(BaseModel):
 
 
 class ArtifactManifest(Checksummed):
-    """How a program was made, and what it needs.
+    """How a program was made and what it needs.
 
     Attributes:
         format: The format of the artifact.
         technique: The technique of the saved program.
         reader: Its reader.
-        lm: Id of the LM that it was compiled for.
-        embedder: Id of the embedder of its collection, or None without a collection.
+        lm: Id of the LM that the program was compiled for.
+        embedder: Id of its collection's embedder, or None without a collection.
         collection: Name of its collection, or None for a custom retriever.
         engine: How the collection is searched; None without a collection.
-        where: The metadata filter of the search; None without a filter.
-        reranker: Id of its reranker, or None without a reranker.
-        writer: The LM that its technique calls, with the digest of a rewriter; None if the reader's LM also writes.
+        where: The search's metadata filter; None without a filter.
+        reranker: Id of its reranker, or None if it has none.
+        writer: The LM that its technique calls (with a digest if it is a rewriter); None if the reader's LM also
+            writes.
         fingerprint: Fingerprint of the retriever.
-        created: Day, ISO 8601.
+        created: Date of creation, ISO 8601.
         versions: Versions of querywright and of the libraries that affect its behavior.
         made: How it was made: data hashes, split, objective, scores, comparisons, cost.
         files: SHA-256 of the other files.
@@ -118,11 +119,11 @@ class ArtifactManifest(Checksummed):
 
     @model_serializer(mode="wrap")
     def _without_no_filter(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave ``where`` out if there is no filter, so that the digests of older artifacts do not change."""
+        """Omit ``where`` if there is no filter, so that the digests of older artifacts do not change."""
         return {name: value for name, value in write(self).items() if name != "where" or value is not None}
 
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
-        """Yield the values that tell artifacts apart, for a notebook."""
+        """Yield the values that distinguish artifacts, for a notebook."""
         return (
             (name, getattr(self, name)) for name in ("technique", "reader", "lm", "collection", "created", "digest")
         )
@@ -134,7 +135,7 @@ class ArtifactManifest(Checksummed):
 
     @property
     def id(self) -> str:
-        """The beginning of the digest, which tells artifacts and their versions apart."""
+        """The beginning of the digest, which distinguishes artifacts and their versions."""
         return self.digest.removeprefix("sha256:")[:12]
 
 
@@ -172,8 +173,8 @@ def write_artifact(
         The manifest that was written.
 
     Raises:
-        ArtifactError: The program cannot be saved as JSON, the folder has other files, or it cannot be written; nothing
-            in the folder changes.
+        ArtifactError: The program cannot be saved as JSON, or the folder contains other files or cannot be written to;
+            nothing in the folder changes.
     """
     try:
         files = {
@@ -203,10 +204,10 @@ def copy_artifact(source: str | Path, path: str | Path, *, replace: bool = False
     Args:
         source: Folder of the artifact.
         path: Folder of the copy.
-        replace: Whether to replace another artifact there. Default False.
+        replace: Whether to replace an existing artifact. Default False.
 
     Raises:
-        ArtifactError: The artifact is damaged, or the folder has something else or cannot be written.
+        ArtifactError: The artifact is damaged, or the folder contains something else or cannot be written to.
     """
     manifest, target = read_artifact(source).manifest, Path(path).resolve()
     if not replace and (target / "manifest.json").exists() and read_artifact(target).manifest.digest != manifest.digest:
@@ -232,15 +233,15 @@ def _check_replaceable(target: Path) -> None:
 
 
 def read_artifact(path: str | Path, *, digest: str | None = None) -> Artifact:
-    """Read an artifact and check every byte of it, also while another process replaces it. Nothing is written.
+    """Read an artifact and check every byte of it, even while another process replaces it. Nothing is written.
 
     Args:
         path: Folder of the artifact.
-        digest: The required digest, ``sha256:...`` as ``artifact show`` prints it. Default: any.
+        digest: The required digest, ``sha256:...`` as in the output of ``artifact show``. Default: any.
 
     Raises:
         ArtifactError: The artifact is missing, incomplete, too large, edited, in a format that this version does not
-            read, or has another digest.
+            read, or has a different digest.
         InputError: ``digest`` is not a digest.
     """
     target = Path(path).absolute()
@@ -258,7 +259,7 @@ def check_digest(found: str, digest: str | None) -> None:
     """Raise if an artifact does not have the required digest; None accepts any.
 
     Raises:
-        ArtifactError: The artifact has another digest.
+        ArtifactError: The artifact has a different digest.
         InputError: ``digest`` is not a digest.
     """
     if digest is not None and not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):

@@ -31,15 +31,15 @@ from querywright.retrieval.engines import LEXICAL, CollectionRetriever, open_ret
 from querywright.retrieval.rerank import HUB_PREFIX, Reranker, resolve_reranker
 
 ALLOWED = "QUERYWRIGHT_ALLOW_LM"
-"""The environment variable with patterns of remote LMs that artifacts may name."""
+"""The environment variable with patterns for the remote LMs that artifacts may name."""
 
 MOST_CHANGED = 0.5
-"""Share of the passages that may have changed since the compilation. Other chunk sizes change more."""
+"""Share of the passages that may have changed since the compilation. A different chunk size changes more than this."""
 
 _logger = logging.getLogger(__name__)
 
 _MODEL_NAME = re.compile(r"(?!.*//)[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9_.:@/+-]+")
-"""A DSPy model string that names a provider and a model, and no address."""
+"""A DSPy model string that names a provider and a model but no address."""
 
 _HUB_MODEL = re.compile(r"ce:[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9][A-Za-z0-9_.-]*)?")
 """A reranker that can be loaded by its name alone."""
@@ -58,37 +58,37 @@ def load(
     digest: str | None = None,
     accept: bool = False,
 ) -> LoadedProgram:
-    """Load an artifact. Everything is checked before the first answer.
+    """Load an artifact, and check everything before the first answer.
 
     Args:
         path: Folder of the artifact, or the result of ``read_artifact``.
-        lm: An LM or its name. A remote LM reads its key from an environment variable. Default None: the LM that the
+        lm: An LM or its name. A remote LM reads its API key from an environment variable. Default None: the LM that the
             artifact was compiled for, if it is local or ``QUERYWRIGHT_ALLOW_LM`` has a pattern for its name.
-        retriever: What to search instead of the artifact's collection: the name of another collection or a ``chromadb``
-            collection (object or location), which are searched as the artifact's collection was (dense, hybrid, ...), a
-            retriever, or any callable.
+        retriever: What to search instead of the artifact's collection: the name of a different collection, a
+            ``chromadb`` collection (object or location), a retriever, or any callable. A collection is searched the
+            same way as the artifact's was (dense, hybrid, ...).
         where: A metadata filter that replaces the artifact's filter; ``{}`` for none.
         reranker: A reranker, or the name or folder of a cross-encoder, that replaces the artifact's reranker.
-        writer_lm: The LM that the technique calls: an LM, its name, or a rewriter's folder. It shares cache, counts,
-            and budget with ``lm``. Default: the LM that the artifact was compiled with (a rewriter from the workspace),
-            or ``lm`` if it names none.
+        writer_lm: The LM that the technique calls: an LM, its name, or a rewriter's folder. It shares its cache,
+            counts, and budget with ``lm``. Default: the writer that the artifact names (a rewriter comes from the
+            workspace), or ``lm`` if it names none.
         home: The workspace with the collection. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
-        verify: Whether to ask the golden questions and compare the answers with the saved answers. Default False.
-        digest: The required digest, ``sha256:...`` as ``querywright artifact show`` prints it. Default: any.
-        accept: Whether the artifact's collection may have changed by more than half. A smaller change is reported as
-            a warning. Default False.
+        verify: Whether to run the golden questions and compare the answers with the saved answers. Default False.
+        digest: The required digest, ``sha256:...`` as in the output of ``querywright artifact show``. Default: any.
+        accept: Whether more than half of the collection's passages may have changed. A smaller change only causes a
+            warning. Default False.
 
     Raises:
-        ArtifactError: The artifact is missing, damaged, or edited, has another digest, names a remote LM that is
-            neither given nor allowed, or does not give its golden answers.
-        CollectionError: The collection is missing, damaged, or built with another embedder.
+        ArtifactError: The artifact is missing, damaged, or edited; has a different digest; names a remote LM that is
+            neither given nor allowed; or does not reproduce its golden answers.
+        CollectionError: The collection is missing, damaged, or built with a different embedder.
         ModelError: An LM or the reranker cannot be used.
     """
     artifact = path if isinstance(path, Artifact) else read_artifact(path, digest=digest)
     if artifact is path:
         check_digest(artifact.manifest.digest, digest)
     manifest = artifact.manifest
-    program_from(artifact.state)  # errors in the artifact itself come before anything is opened
+    program_from(artifact.state)  # report errors in the artifact before opening anything
     if reranker is not None and not technique_class(manifest.technique).USES_RERANKER:
         raise ArtifactError(f"the artifact's technique {manifest.technique} does not rerank; leave the reranker out")
     folder = None if home is None else Path(home)
@@ -128,8 +128,8 @@ def load(
 
 
 def golden_difference(loaded: LoadedProgram, golden: Golden) -> str:
-    """Return how the answer to a golden question differs from the saved answer, and the remedy; empty if it does not
-    differ.
+    """Return how the answer to a golden question differs from the saved answer, with the remedy; empty if it is the
+    same.
     """
     prediction = loaded(golden.question, golden.options or None, history=golden.history)
     passages = [passage.id for passage in prediction.passages]
@@ -147,11 +147,11 @@ def golden_difference(loaded: LoadedProgram, golden: Golden) -> str:
 
 
 def lm_of(manifest: ArtifactManifest, given: dspy.BaseLM | str | None, home: Path | None) -> dspy.BaseLM:
-    """Return the given LM, or the LM that an artifact names. A given name may hold an address; an artifact's name
+    """Return the given LM, or else the LM that the artifact names. A given name may contain an address; the artifact's
     may not.
     """
     if isinstance(given, dspy.BaseLM):
-        # An LM with an engine of this project can be called in an event loop, too.
+        # An LM that runs on one of this project's engines can also be called in an event loop.
         return as_lm(given) if isinstance(getattr(given, "engine", None), LMEngine) else given
     if given is not None and not isinstance(given, str):
         raise InputError(f"lm must be an LM or its name, but got {given!r:.80}; give lm=resolve_lm(...) or a name")
@@ -159,18 +159,18 @@ def lm_of(manifest: ArtifactManifest, given: dspy.BaseLM | str | None, home: Pat
 
 
 def own_lm(lm: str, option: str, *, api_base: str | None = None) -> str:
-    """Return the name by which the LM of an artifact can be opened.
+    """Return the name under which an artifact's LM can be opened.
 
-    The maker of an artifact does not decide where questions go: the caller names a remote LM, or allows it by
-    a pattern in the environment variable ``QUERYWRIGHT_ALLOW_LM``.
+    The maker of an artifact does not decide where questions are sent. The caller must name a remote LM, or allow it
+    with a pattern in the environment variable ``QUERYWRIGHT_ALLOW_LM``.
 
     Args:
         lm: Id of the LM in the manifest.
-        option: Name of the argument that gives another LM.
-        api_base: The caller's address of an OpenAI-compatible LM; questions go nowhere else.
+        option: Name of the argument that sets a different LM.
+        api_base: The caller's address of an OpenAI-compatible LM; questions are sent only to this address.
 
     Raises:
-        ArtifactError: The LM cannot be opened by its name, or is remote and not allowed.
+        ArtifactError: The LM cannot be opened by name, or is remote and not allowed.
     """
     name = "embedded" if lm == EMBEDDED_ID else lm
     if name == "embedded" or name in {f"{PREFIX}{packaged}" for packaged in PACKAGED}:
@@ -196,7 +196,7 @@ def own_lm(lm: str, option: str, *, api_base: str | None = None) -> str:
 def writer_of(
     manifest: ArtifactManifest, lm: dspy.BaseLM, given: dspy.BaseLM | str | Path | None, home: Path | None
 ) -> dspy.BaseLM | None:
-    """Return the given writer LM, or the writer that an artifact names; None if the reader's LM also writes."""
+    """Return the given writer LM, or else the writer that the artifact names; None if the reader's LM also writes."""
     saved = manifest.writer
     if given is None and saved is not None:
         given = find_rewriter(saved, home) if saved.checksum else own_lm(saved.name, "writer_lm")
@@ -204,7 +204,7 @@ def writer_of(
 
 
 def reranker_of(manifest: ArtifactManifest, given: Reranker | str | None = None) -> Reranker | None:
-    """Return the given reranker, or the reranker that the artifact names, with its model loaded."""
+    """Return the given reranker, or else the reranker that the artifact names, with its model loaded."""
     named = manifest.reranker if given is None else given
     if not isinstance(named, str):
         return named
@@ -212,7 +212,7 @@ def reranker_of(manifest: ArtifactManifest, given: Reranker | str | None = None)
     if given is not None or _HUB_MODEL.fullmatch(named):
         found = resolve_reranker(named.removeprefix(HUB_PREFIX))
         found.load()
-    # A local folder with that name would be another model: its id differs.
+    # A local folder with that name would be a different model, because its id differs.
     if found is None or (given is None and found.id != named):
         raise ArtifactError(
             f"the program was compiled with the reranker {named!r}, which cannot be opened by its name alone; "
@@ -222,7 +222,7 @@ def reranker_of(manifest: ArtifactManifest, given: Reranker | str | None = None)
 
 
 def collection_of(manifest: ArtifactManifest, home: Path | None, accept: bool = False) -> CollectionRetriever | None:
-    """The collection that an artifact names, opened as it was when the program was compiled; None where it has none."""
+    """Open the artifact's collection in the way it was opened for the compilation; None if it names none."""
     if manifest.collection is None or manifest.engine is None:
         if technique_class(manifest.technique).SEARCHES == "0":
             return None
@@ -249,7 +249,8 @@ def collection_of(manifest: ArtifactManifest, home: Path | None, accept: bool = 
 
 
 def check_compiled_on(manifest: ArtifactManifest, retriever: CollectionRetriever, accept: bool) -> None:
-    """Compare an opened collection with the one that an artifact was compiled on, and report the share that changed.
+    """Compare an opened collection with the collection that an artifact was compiled on, and report the share that
+    changed.
 
     Raises:
         ArtifactError: More than ``MOST_CHANGED`` of the passages changed, or the share is unknown.

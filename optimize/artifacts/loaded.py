@@ -1,6 +1,4 @@
-"""A loaded program, which an application calls: one question at a time, in an event loop, in batches, or as a
-stream.
-"""
+"""A loaded program: an application can call it one question at a time, in an event loop, in batches, or streamed."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ from querywright.programs.steps import telling
 from querywright.retrieval.types import Query
 
 QuestionForm = str | tuple[str, Sequence[str] | None] | Question
-"""A question, with its options if it has any."""
+"""A question and its options, if any."""
 
 Options = Sequence[str] | None
 Inputs = Mapping[str, Any]
@@ -38,16 +36,16 @@ Inputs = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A step on the way to an answer.
+    """A step toward an answer.
 
-    Events come in this order; ``text`` and ``restart`` come as often as needed. A ``restart`` discards the text before
-    it: the LM started again, or the program's answer differs from the LM's text. The pieces of text after the last
-    restart are the prediction's answer.
+    Events arrive in the order listed below; ``text`` and ``restart`` can repeat. A ``restart`` discards the text before
+    it, because the LM started again or the program's answer differs from the LM's text. The pieces of text after the
+    last restart form the prediction's answer.
 
     Args:
         kind: ``queries``, ``passages``, ``text``, ``restart``, or ``prediction``.
-        data: For ``queries`` a list of ``{"text": ..., "role": ...}``, for ``passages`` a list of Passage, for ``text``
-            a piece of the answer, for ``restart`` None, for ``prediction`` the ``dspy.Prediction``.
+        data: A list of ``{"text": ..., "role": ...}`` for ``queries``, a list of Passage for ``passages``, a piece of
+            the answer for ``text``, None for ``restart``, and the ``dspy.Prediction`` for ``prediction``.
     """
 
     kind: Literal["queries", "passages", "text", "restart", "prediction"]
@@ -56,14 +54,14 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class BatchAnswer:
-    """A question of a batch, with its prediction or its error.
+    """A question in a batch, with its prediction or its error.
 
     Args:
         question: The question.
-        options: Its options; empty without options.
+        options: Its options; empty if it has none.
         prediction: The program's prediction; None if the question failed.
-        error: Why it failed: an error of querywright, of the LM (``dspy.utils.exceptions.LMError``), or of a custom
-            retriever; None if it did not fail.
+        error: Why it failed: an error from querywright, the LM (``dspy.utils.exceptions.LMError``), or a custom
+            retriever; None if it succeeded.
     """
 
     question: str
@@ -73,13 +71,13 @@ class BatchAnswer:
 
 
 class LoadedProgram:
-    """A program with its LM and its retriever, for calls from any thread and any event loop.
+    """A program with its LM and its retriever, callable from any thread and any event loop.
 
     Args:
         program: The DSPy program.
         lm: The LM that it calls.
         manifest: How it was made. The beginning of its digest is the program's ``id``.
-        golden: Questions with its answers when it was saved. Default none.
+        golden: Questions with the answers that the program gave when it was saved. Default none.
     """
 
     def __init__(
@@ -112,32 +110,33 @@ class LoadedProgram:
         return self._ask(self.program, _given(question, options, history))
 
     async def acall(self, question: str, options: Options = None, *, history: History = None) -> dspy.Prediction:
-        """Answer a question in an event loop, without blocking it. Arguments as in ``__call__``.
+        """Answer a question without blocking the event loop. The arguments are those of ``__call__``.
 
-        After a cancellation nothing new starts. An LM call that is running ends by itself, at the latest after its last
-        attempt, and its answer is cached.
+        After a cancellation, nothing new starts. A running LM call ends on its own, after its last attempt at the
+        latest, and its answer is cached.
         """
         return await self._ask_async(self.program, _given(question, options, history))
 
     def retrieve(self, question: str, options: Options = None, *, history: History = None) -> dspy.Prediction:
-        """Find passages by the technique alone, without the reader. As ``__call__``, with None as the answer."""
+        """Find passages with the technique alone, without the reader. Same as ``__call__``, but the answer is None."""
         return self._ask(self._retrieving, _given(question, options, history))
 
     async def aretrieve(self, question: str, options: Options = None, *, history: History = None) -> dspy.Prediction:
-        """Find passages in an event loop. As ``retrieve``."""
+        """Find passages in an event loop. Same as ``retrieve``."""
         return await self._ask_async(self._retrieving, _given(question, options, history))
 
     def batch(
         self, questions: Sequence[QuestionForm], *, threads: int = 8, progress: Callable[[int, int], None] | None = None
     ) -> list[BatchAnswer]:
-        """Answer many questions in parallel; the failure of a question does not affect the others.
+        """Answer many questions in parallel; a failed question does not affect the others.
 
-        Ctrl-C ends it at once. Finished answers are in the LM's cache and cost nothing if they are requested again.
+        Ctrl-C stops the batch at once. Finished answers are in the LM's cache and cost nothing if they are requested
+        again.
 
         Args:
             questions: Texts, pairs of a text and its options, or Questions.
-            threads: Number of questions that run at a time, 1 or more. Default 8.
-            progress: Called with the numbers of finished and of all questions after each question. Default none.
+            threads: Number of questions to run at a time, 1 or more. Default 8.
+            progress: Called after each question with the number of finished questions and the total. Default none.
 
         Returns:
             One answer per question, in order.
@@ -168,11 +167,11 @@ class LoadedProgram:
         ]
 
     def stream(self, question: str, options: Options = None, *, history: History = None) -> Iterator[Event]:
-        """Answer a question, and yield events on the way.
+        """Answer a question, and yield events along the way.
 
-        The answer comes in pieces while the LM writes it, without its reasoning. A multiple-choice answer, a cached
-        answer, and an answer of an LM that cannot stream are a single piece. If the caller stops listening, the answer
-        is still completed and cached.
+        The answer, without its reasoning, arrives in pieces while the LM writes it. A multiple-choice answer, a cached
+        answer, or an answer from an LM that cannot stream arrives as a single piece. If the caller stops listening, the
+        answer is still completed and cached.
 
         Args:
             question: The question.
@@ -200,14 +199,14 @@ class LoadedProgram:
             yield event
 
     async def astream(self, question: str, options: Options = None, *, history: History = None) -> AsyncIterator[Event]:
-        """Answer a question in an event loop, and yield events as ``stream`` does. Closing it early cancels the
-        answer.
+        """Answer a question in an event loop, and yield the events of ``stream``. Closing the generator early cancels
+        the answer.
         """
         loop = asyncio.get_running_loop()
         events: asyncio.Queue[Event | None] = asyncio.Queue()
 
         def send(event: Event | None) -> None:
-            with suppress(RuntimeError):  # the loop has ended, and nobody reads the events
+            with suppress(RuntimeError):  # the loop has ended, so nothing reads the events
                 loop.call_soon_threadsafe(events.put_nowait, event)
 
         async def work() -> None:
@@ -228,13 +227,13 @@ class LoadedProgram:
 
     def __repr__(self) -> str:
         retriever = self.program.technique.retriever
-        first, *_ = getattr(retriever, "retrievers", [retriever])  # the retrievers of a hybrid have one collection
+        first, *_ = getattr(retriever, "retrievers", [retriever])  # the retrievers in a hybrid share one collection
         searched = getattr(first, "name", self.manifest.collection)
         reader = self.program.reader and self.program.reader.NAME
         return f"LoadedProgram({self.manifest.technique}, lm={self.lm.model!r}, collection={searched!r}, {reader=})"
 
     def _streams(self, options: Options) -> bool:
-        """Return whether the answer to a question is told in pieces; an option is chosen whole."""
+        """Return whether the answer to a question arrives in pieces; an option is sent whole."""
         reader = self.program.reader
         chooses = isinstance(reader, MultipleChoiceReader) or (isinstance(reader, AutoReader) and bool(options))
         return not isinstance(self.program, Ensemble) and not chooses
@@ -266,7 +265,7 @@ class _Teller:
     """Turns what a program and its LM report about one question into events.
 
     Args:
-        send: Receives each event; must not raise.
+        send: Function that receives each event; it must not raise.
         streams: Whether the answer is sent while it is written.
     """
 
@@ -290,7 +289,7 @@ class _Teller:
             self._send(Event("passages", list(passages)))
 
     def begin(self) -> None:
-        """Start the answer, perhaps again."""
+        """Start or restart the answer."""
         self._text = FieldText("answer")
         self._take_back()
 
@@ -319,7 +318,7 @@ class _Teller:
 
 
 def _without_reader(program: RAG) -> RAG:
-    """Return the same techniques, with the same objects, without their readers."""
+    """Return the same technique objects without their readers."""
     if isinstance(program, Ensemble):
         return Ensemble([_without_reader(member) for member in program.members])
     return RAG(program.technique, None, nearest=program.nearest)

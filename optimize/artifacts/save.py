@@ -1,4 +1,4 @@
-"""Save a program, or the recommended program of a compilation, as an artifact with golden answers and a card."""
+"""Save a program, or a compilation's recommended program, as an artifact with golden answers and a card."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from querywright.retrieval.edits import PASSAGES_SAMPLE, sample_passages
 from querywright.retrieval.engines import opened
 
 CARD_METRICS = ("accuracy", "decision_useful")
-"""Metrics on a card in addition to the metrics of the objective."""
+"""Metrics on a card in addition to the metrics in the objective."""
 N_GOLDEN = 3
-"""Number of golden questions of a compilation, taken from dev."""
+"""Number of golden questions in a compilation's artifact, taken from dev."""
 
 
 _SHOWN = ("technique", "reader", "lm", "collection", "seed", "trials", "sizes")
-"""Inputs whose values a message shows if they differ; the others are digests and lists."""
+"""Inputs whose values are shown in a message if they differ; the others are digests and lists."""
 
 _OF_A_RUN = ("threads", "max_failures")
-"""Settings that say how patiently a compilation asks, and not what."""
+"""Settings that affect how persistently a compilation calls LMs, but not what it requests."""
 
 
 def given_to(splits: Splits, settings: CompileSettings, retriever: Any, **more: Any) -> dict[str, Any]:
-    """Return the inputs of a compilation as plain data; equal inputs give equal data.
+    """Return a compilation's inputs as plain data; equal inputs produce equal data.
 
     Args:
         splits: Its questions.
@@ -46,16 +46,16 @@ def given_to(splits: Splits, settings: CompileSettings, retriever: Any, **more: 
     searched = {**opened(retriever), "fingerprint": getattr(retriever, "fingerprint", None)}
     tried = {name: value for name, value in asdict(settings).items() if name not in _OF_A_RUN}
     if not settings.allow_copies:
-        del tried["allow_copies"]  # programs compiled before this setting existed have none
+        del tried["allow_copies"]  # programs compiled before this setting existed do not have it
     tried["objective"] = settings.objectives
     given = {**more, **tried, **searched, "questions": [*map(data_hash, splits)]}
     return cast("dict[str, Any]", json.loads(json.dumps(given, default=lambda one: getattr(one, "__name__", "?"))))
 
 
 def check_same(path: str | Path, given: Mapping[str, Any]) -> None:
-    """Raise if a folder has a program that was compiled from other inputs, as ``given_to`` returns them.
+    """Raise if a folder has a program compiled from inputs other than these (see ``given_to``).
 
-    A damaged artifact may be replaced: compiling again repairs it.
+    A damaged artifact may be replaced, because compiling again repairs it.
     """
     try:
         before = read_artifact(path).manifest.made.get("given")
@@ -79,15 +79,15 @@ def save_compiled(
     path: str | Path, compiled: CompileResult, splits: Splits, *, lm: Any, threads: int,
     given: Mapping[str, Any] | None = None,
 ) -> ArtifactManifest:  # fmt: skip
-    """Write the recommended program of a compilation as an artifact.
+    """Write a compilation's recommended program as an artifact.
 
     Args:
         path: Folder of the artifact.
         compiled: The compilation.
         splits: The questions of the compilation.
         lm: The LM of the compilation.
-        threads: Number of questions that run at a time for the golden answers.
-        given: The inputs of the compilation, as ``given_to`` returns them. Default: they are not saved.
+        threads: Number of questions to run at a time for the golden answers.
+        given: The compilation's inputs, from ``given_to``. Default: they are not saved.
     """
     made = {**compiled.to_json(), **({} if given is None else {"given": given})}
     made["data"] = {
@@ -112,7 +112,7 @@ def save_program(
         program: The program.
         lm: The LM of the program.
         asked: Golden questions.
-        threads: Number of questions that run at a time for their answers.
+        threads: Number of questions to run at a time for their answers.
         made: How the program was made, as plain data.
         card: Text of its README.md.
     """
@@ -132,7 +132,7 @@ def save_program(
 
 
 def copied_lines(copied: Mapping[str, Sequence[str]], *, allowed: bool) -> list[str]:
-    """Return a line per set of prompts that copies training text, for a card."""
+    """Return a line for the card about each set of prompts that copies training text."""
     what = "were tried" if allowed else "were left out"
     return [
         f"The prompts {name} copy training text and {what}: {'; '.join(texts[:3])}." for name, texts in copied.items()

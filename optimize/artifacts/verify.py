@@ -1,4 +1,4 @@
-"""Check everything about an artifact that can be checked, one line per check; no check hides another."""
+"""Run every possible check of an artifact and report one line per check; a failed check does not stop the others."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Check:
     Args:
         name: What was checked.
         state: ``ok``, ``differs``, ``not possible``, or ``warning`` for a difference that may not matter.
-        said: The finding.
+        said: The result in words.
         remedy: What to do about it; empty if there is nothing to do.
     """
 
@@ -56,12 +56,12 @@ def verify(
 ) -> list[Check]:
     """Check an artifact: its files, what it needs (collection, reranker, LMs), and each golden answer.
 
-    A library in another version is a warning, and counts as a difference if a golden answer differs.
+    A different version of a library is only a warning, unless a golden answer differs; then it counts as a difference.
 
     Args:
         path: Folder of the artifact.
         lm: An LM or its name. Default: the LM that the artifact names.
-        writer_lm: The LM that the technique calls, as in ``load``. Default: the writer that the artifact names, if any.
+        writer_lm: The LM that the technique calls (see ``load``). Default: the writer that the artifact names, if any.
         home: The workspace with the collection. Default: ``querywright.home.home()``.
         digest: The required digest. Default: any.
         progress: Called after each golden question. Default None.
@@ -138,14 +138,14 @@ def passed(checks: Sequence[Check]) -> bool:
 
 
 def drifted(manifest: ArtifactManifest) -> dict[str, tuple[str, str]]:
-    """Return the libraries of a manifest that have another version here: saved version and version here, or not
-    installed.
+    """Return the libraries whose installed version differs from the manifest: the saved version and the installed
+    version, or "not installed".
     """
     here: dict[str, str] = {}
     for name in manifest.versions:
         try:
             here[name] = version(name)
-        except (PackageNotFoundError, ValueError):  # ValueError: not a possible name of a library
+        except (PackageNotFoundError, ValueError):  # ValueError: not a valid library name
             here[name] = "not installed"
     return {name: (saved, here[name]) for name, saved in manifest.versions.items() if here[name] != saved}
 
@@ -164,6 +164,6 @@ def _same(name: str, here: str, saved: str) -> Check:
 
 
 def _failed(name: str, state: State, error: Exception) -> Check:
-    """Return a check that ended in an error, whose message ends in the remedy."""
+    """Return a check that ended with an error whose message ends with the remedy."""
     said, _, remedy = " ".join(str(error).split()).partition("; ")
     return Check(name, state, said, remedy)

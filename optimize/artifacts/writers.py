@@ -1,7 +1,7 @@
-"""The LM that writes for an artifact: its name, and the checksum of a trained rewriter.
+"""The LM that writes for an artifact: its name and, for a trained rewriter, a checksum.
 
-An artifact never says where its rewriter is, just as it never says where its collection is. A compilation with a
-rewriter keeps a copy of it in the workspace.
+An artifact never stores the location of its rewriter or its collection. A compilation that uses a rewriter keeps a copy
+of the rewriter in the workspace.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from querywright.home import home as working_folder
 from querywright.models.rewriters import KEPT, MANIFEST, Rewriter, read_rewriter, rewriter_of
 
 LARGEST_KEPT = 64 * 2**20
-"""The most bytes of a rewriter that is copied; an adapter is much smaller."""
+"""Maximum size in bytes of a rewriter to copy; an adapter is much smaller."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -29,7 +29,7 @@ class WriterRef(BaseModel):
     """Names an LM that writes.
 
     Args:
-        name: Name of a rewriter, or of another LM's model.
+        name: Name of a rewriter, or of the model of any other LM.
         checksum: Checksum of a rewriter; empty for any other LM.
     """
 
@@ -43,13 +43,13 @@ class WriterRef(BaseModel):
 
 
 def ref_of(lm: Any) -> WriterRef:
-    """Return the reference to an LM that writes, with the checksum at the time it was opened."""
+    """Return a reference to an LM that writes, with the checksum from the time it was opened."""
     rewriter = rewriter_of(lm)
     return WriterRef(name=str(lm.model), checksum="") if rewriter is None else _ref(rewriter)
 
 
 def keep_rewriter(path: Path, home: Path | None = None) -> Path | None:
-    """Copy a rewriter into the workspace, where the programs that are compiled with it find it.
+    """Copy a rewriter into the workspace, where programs compiled with it can find it.
 
     Args:
         path: Folder of the rewriter.
@@ -59,7 +59,7 @@ def keep_rewriter(path: Path, home: Path | None = None) -> Path | None:
         The copy; None if the rewriter is too large to be copied.
 
     Raises:
-        ArtifactError: The folder has no rewriter, or cannot be copied.
+        ArtifactError: The folder does not contain a rewriter or cannot be copied.
     """
     found = read_rewriter(path)
     if sum((found.path / name).stat().st_size for name in found.files) > LARGEST_KEPT:
@@ -82,7 +82,7 @@ def keep_rewriter(path: Path, home: Path | None = None) -> Path | None:
 
 
 def find_rewriter(ref: WriterRef, home: Path | None = None) -> Path:
-    """Return the copy of a rewriter in the workspace after checking every byte of it.
+    """Return the workspace's copy of a rewriter after checking every byte of it.
 
     Args:
         ref: The reference.

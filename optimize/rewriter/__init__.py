@@ -1,1 +1,1 @@
-"""Training a small model to rewrite: collected rewrites, a warm-up on the best, reinforcement by what they retrieve."""
+"""Train a small model to rewrite: collect rewrites, warm up on the best, and reinforce by retrieval results."""

@@ -1,7 +1,7 @@
-"""Collect pairs for the warm-up from the evidence of the train questions.
+"""Collect pairs for the warm-up from the train questions' evidence.
 
-A pair is the prompt that the trained model is sent in use and an answer that it can write: the rewrites of ``evidence``
-are put into that form, run through the technique, and scored.
+A pair consists of the prompt that the trained model receives in use and an answer that it can write. The rewrites from
+``evidence`` are put into that form, run through the technique, and scored.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Collection:
     Args:
         pairs: The pairs.
         questions: Number of train questions.
-        answered: Number of train questions with a rewrite that was scored.
-        plain: Mean of the metric over the answered questions, each as it was written.
+        answered: Number of train questions with a scored rewrite.
+        plain: Mean of the metric over the answered questions without a rewrite.
         best: Mean of the metric over the answered questions with their rewrites.
     """
 
@@ -40,7 +40,7 @@ class Collection:
 
 
 def collect(settings: TrainSettings, inputs: TrainingInputs, *, progress: Progress | None = None) -> Collection:
-    """Collect pairs from the evidence of the train questions.
+    """Collect pairs from the train questions' evidence.
 
     Raises:
         InputError: The evidence cannot teach the technique, or the train questions have no labels.
@@ -51,7 +51,7 @@ def collect(settings: TrainSettings, inputs: TrainingInputs, *, progress: Progre
     reward = Reward(program, settings.metric)
 
     def play(write: Writer) -> dict[int, tuple[Episode, Score]]:
-        """Return the episode and the score of each question that the writer writes for, by the question's place."""
+        """Return the episode and score of each question that the writer can rewrite, by the question's position."""
         scripts = {place: texts for place, one in enumerate(train) if (texts := write(one)) is not None}
         written = list(scripts.values())
 

@@ -1,7 +1,7 @@
-"""Run techniques with a function instead of the LM, and reward what their rewrites retrieve.
+"""Run techniques with a function instead of the LM, and compute rewards from what their rewrites retrieve.
 
-The technique's own code and the adapter of all programs run, so a prompt here is exactly the prompt that the trained
-model is sent in use.
+The technique's own code runs with the adapter that all programs use, so a prompt is exactly what the trained model
+receives in use.
 """
 
 from __future__ import annotations
@@ -34,18 +34,20 @@ from querywright.retrieval.replay import searched_by
 from querywright.shared import Shared
 
 Messages = tuple[tuple[str, str], ...]
-"""A prompt as the adapter framed it: (role, content), the roles ``system``, ``user`` and ``assistant``."""
+"""A prompt as formatted by the adapter: pairs of (role, content) with the roles ``system``, ``user``, and
+``assistant``.
+"""
 
 UNREADABLE = 0.1
-"""Deduction from the reward in proportion to the unreadable completions. The technique then searches for the question
-alone, so without the deduction nonsense would be as good as leaving the question unchanged.
+"""Deduction from the reward, multiplied by the share of unreadable completions. For such a completion, the technique
+searches for the question alone, so without the deduction nonsense would be as good as leaving the question unchanged.
 """
 
 _CONTROL = re.compile(r"[\x00-\x1f\\]+")
 
 
 class Turn(NamedTuple):
-    """A request to the LM: the episode, the number of the request in it (both from 0), the prompt and the schema."""
+    """A request to the LM: the episode, the number of the request in it (both from 0), the prompt, and the schema."""
 
     place: int
     number: int
@@ -54,19 +56,19 @@ class Turn(NamedTuple):
 
 
 Answer = Callable[[Turn], str]
-"""Returns the text that the LM answers."""
+"""Returns the text of the LM's answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """One question, answered by a technique.
+    """One question answered by a technique.
 
     Args:
         question: The question.
         turns: The requests to the LM, in order.
-        read: What was read of each answer, as the embedded LM would have written it: JSON, the fields in order, each
-            value within its limits. None for an answer that could not be read.
-        prediction: The result of the technique; None if it failed.
+        read: What was parsed from each answer, as the embedded LM would have written it: JSON with the fields in order
+            and each value within its limits. None for an answer that could not be parsed.
+        prediction: The technique's result; None if it failed.
         error: The kind of failure, or None.
     """
 
@@ -85,16 +87,16 @@ def run_episodes(
     limits: EmbeddedSettings | None = REWRITER_LIMITS,
     threads: int = 4,
 ) -> list[Episode]:
-    """Answer questions by a technique and return an episode per question, in order.
+    """Answer questions with a technique and return an episode per question, in order.
 
-    An answer that cannot be read is requested only once: the technique falls back as it does in use.
+    An answer that cannot be parsed is not requested again; the technique falls back as it does in use.
 
     Args:
         program: A technique without a reader.
-        questions: One per episode; a question may occur several times.
-        answer: Answers instead of the LM; called in several threads.
-        limits: Limits of the values of an answer. None for no limits. Default: a rewriter's limits.
-        threads: Number of episodes that run at a time. Default 4.
+        questions: One question per episode; a question may occur several times.
+        answer: Function that answers instead of the LM; called from several threads.
+        limits: Limits on the values in an answer; None for no limits. Default: a rewriter's limits.
+        threads: Number of episodes to run at a time. Default 4.
     """
 
     def run(numbered: tuple[int, Question]) -> Episode:
@@ -119,7 +121,7 @@ def run_episodes(
 
 
 class _FirstRequest(BaseException):
-    """Ends a program at its first request; no technique may treat it as a failure."""
+    """Ends a program at its first request; a technique must not treat it as a failure."""
 
 
 def first_prompt(run: Callable[[], Any]) -> Messages:
@@ -135,9 +137,9 @@ def first_prompt(run: Callable[[], Any]) -> Messages:
 
 
 class _FunctionEngine(Shared):
-    """Answers by a function and records the turns. To an adapter it is the embedded LM.
+    """Calls a function for each answer and records the turns. An adapter treats it as the embedded LM.
 
-    Equal requests of an episode, the prompt and the seed, are one turn.
+    Requests in an episode with the same prompt and seed count as one turn.
     """
 
     deterministic = True
@@ -172,7 +174,7 @@ class _FunctionEngine(Shared):
 
 
 class _EpisodeAdapter(PromptAdapter):
-    """The adapter of all programs, but an answer is read within its limits and requested only once."""
+    """The adapter that all programs use, except that it applies the limits to an answer and requests it only once."""
 
     def __init__(self, engine: _FunctionEngine) -> None:
         super().__init__(grammar=True)
@@ -186,11 +188,11 @@ class _EpisodeAdapter(PromptAdapter):
 
 
 def as_written(values: Mapping[str, Any], schema: Schema | None, settings: EmbeddedSettings | None) -> dict[str, Any]:
-    """Return the values of an answer in the order of its schema, in a form that the embedded LM could have written.
+    """Return an answer's values in the order of its schema, in a form that the embedded LM could have written.
 
-    The embedded LM writes by a grammar: a text has a limited length and neither quotation marks nor backslashes, a list
-    a limited number of items; the settings apply if the schema has no limits. A model is taught, and rewarded for, what
-    it can write in use.
+    The embedded LM is constrained by a grammar: a string has a limited length and no quotation marks or backslashes,
+    and a list has a limited number of items. The settings apply if the schema has no limits. The model is taught, and
+    rewarded for, only what it can write in use.
 
     Args:
         values: The values of the answer.
@@ -231,12 +233,12 @@ def json_text(values: Mapping[str, Any]) -> str:
 
 
 class Score(NamedTuple):
-    """The score of an episode.
+    """An episode's score.
 
     Args:
         reward: The reward; NaN if the episode failed or its question has no labels.
-        value: The metric of the episode.
-        plain: The metric of the unchanged question.
+        value: The episode's metric.
+        plain: The metric for the unchanged question.
     """
 
     reward: float
@@ -245,13 +247,13 @@ class Score(NamedTuple):
 
 
 class Reward:
-    """Scores whole episodes; all completions of an episode share its reward.
+    """Scores whole episodes; all completions in an episode share its reward.
 
-    The reward is the gain of the metric over the unchanged question, searched for as many passages.
+    The reward is the gain in the metric over the unchanged question, with the same number of passages.
 
     Args:
         program: The technique to train.
-        metric: A metric of retrieval. Default ``ndcg@10``.
+        metric: A retrieval metric. Default ``ndcg@10``.
     """
 
     def __init__(self, program: RAG, metric: str = "ndcg@10") -> None:
@@ -266,14 +268,14 @@ class Reward:
         return [self._scored(*one) for one in zip(episodes, plains, strict=True)]
 
     def plain_values(self, questions: Sequence[Question]) -> list[float]:
-        """Return the metric of each unchanged question; each is searched once. NaN if it has no labels."""
+        """Return the metric for each unchanged question, searching each only once; NaN if a question has no labels."""
         new = list({one.id: one for one in questions if one.id not in self._known}.values())
         values = self.found(new, [one.question for one in new]) if new else []
         self._known |= {one.id: value for one, value in zip(new, values, strict=True)}
         return [self._known[question.id] for question in questions]
 
     def found(self, questions: Sequence[Question], texts: Sequence[str]) -> list[float]:
-        """Return the metric of each question if a text is searched instead of it; all texts are searched at once."""
+        """Return the metric for each question if a text is searched for instead; all searches run in one batch."""
         rankings = self._retriever.search(texts, self._passages)
         predictions = (dspy.Prediction(passages=[hit.passage for hit in hits]) for hits in rankings)
         return [self._value(*one) for one in zip(questions, predictions, strict=True)]

@@ -1,14 +1,14 @@
-"""Make rewrites from the labeled evidence of questions, without an LM.
+"""Make rewrites from questions' labeled evidence, without an LM.
 
-The titles of passages are the collection's names for things. Titles that occur in a question are the names to look up,
-and the evidence tells them from its other words. If the options are visible, they say in the collection's words what
-the question is about. Questions that ask the same about different things, such as *What is the outlook for
-X?*, have evidence with similar wording: a sentence that answers one of them, with another name in it, is a
+Passage titles are the collection's names for things. Titles that occur in a question are the names to look up, and the
+evidence distinguishes them from the question's other words. If the options are visible, they say in the collection's
+words what the question is about. Questions that ask the same about different things, such as *What is the outlook for
+X?*, have evidence with similar wording. A sentence that answers one of them, with a different name inserted, is a
 hypothetical document (Gao et al. 2022, arXiv:2212.10496) that no LM had to write. The model learns to do the same
 without the evidence.
 
-The best idea for a single question is often best by luck, so ideas are chosen for groups of similar questions, by the
-mean.
+The best idea for a single question is often best by luck, so an idea is chosen for each group of similar questions, by
+its mean.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from querywright.retrieval.collection import CollectionPassages
 from querywright.retrieval.replay import searched_by
 
 Writer = Callable[[Question], "list[str] | None"]
-"""Returns the texts for a question, one per turn, as ``json_text`` writes them; None if there are none."""
+"""Returns the texts for a question, one per turn, in the form of ``json_text``; None if there are none."""
 Rewards = Callable[[Sequence[Writer]], Sequence[Sequence[float]]]
-"""Returns, for each question, the reward of what each writer writes; NaN if it is not known."""
+"""Returns, for each question, the reward for each writer's texts; NaN if it is not known."""
 TextScores = Callable[[Sequence[Question], Sequence[str]], list[float]]
-"""Returns the metric of each question if a text is searched instead of it; NaN if it is not known."""
+"""Returns the metric for each question if a text is searched for instead; NaN if it is not known."""
 
 TAUGHT = ("decomposition", "hcqr", "multi_query", "rag_fusion", "rrr")
-"""Techniques for which a query can be put into the form that their LM writes."""
+"""Techniques for which queries can be put into the form that the technique's LM writes."""
 MOST_NAMES = 2
 LEAST_ALIKE = 8
-"""Number of questions that must ask the same before a sentence for all of them is looked for."""
+"""Minimum number of questions that ask the same before a sentence for all of them is sought."""
 
-_GAP = "{}"  # the place of a name
+_GAP = "{}"  # placeholder for a name
 _BEHIND = re.compile(r"\s*\([^()]*\)\s*$")
-_ROUNDS = ((64, 16), (8, 64))  # sentences, and questions that each is tried on
-_OPENING, _SENTENCES, _WORDS = 400, 2, 16  # characters and sentences of a passage, words of a sentence
+_ROUNDS = ((64, 16), (8, 64))  # in each round: number of sentences, and number of questions to try them on
+_OPENING, _SENTENCES, _WORDS = 400, 2, 16  # limits: characters and sentences per passage, words per sentence
 _ENDS = re.compile(r"(?<=[.?!])\s+")
 _PUNCTUATION = re.compile(r"[^\w{}]+")
 
@@ -59,11 +59,11 @@ def taught_by_evidence(
     found: TextScores | None = None,
     progress: Progress | None = None,
 ) -> Writer:
-    """Return a writer that writes for each question what is best for similar questions.
+    """Return a writer that, for each question, writes what works best for similar questions.
 
     Every idea is tried for every question. The idea for a group of questions (those with the same number of names and
-    the same possible ideas) is chosen on all of them, so that the model learns a rule and not luck; if the question
-    alone is best, it learns to leave the question unchanged.
+    the same possible ideas) is chosen on all of them, so that the model learns a rule and not luck. If the question
+    alone is best, the model learns to leave it unchanged.
     """
     retriever: Any = searched_by(technique.retriever)
     held = retriever if isinstance(retriever, CollectionPassages) else None
@@ -90,7 +90,7 @@ def taught_by_evidence(
 
 
 class _Evidence:
-    """What the labeled evidence tells about a question."""
+    """What the labeled evidence reveals about a question."""
 
     def __init__(self, question: Question, held: CollectionPassages | None) -> None:
         ids = [id for id, label in question.evidence.items() if label is not Label.NOT_USEFUL]
@@ -99,14 +99,14 @@ class _Evidence:
         titles = {_BEHIND.sub("", passage.title).strip() for passage in self.passages} - {""}
         asked = question.question.casefold()
         places = {name: asked.find(name.casefold()) for name in titles}
-        # The titles in the question, in its order, without parentheses at their end.
+        # The titles that occur in the question, in order of appearance, without trailing parentheses.
         self.names = sorted((name for name in titles if places[name] >= 0), key=lambda name: (places[name], name))
-        # The wording of a question with exactly one name: in lower case, with a gap for the name.
+        # If the question has exactly one name: its wording in lower case, with a gap for the name.
         one = self.names[0] if len(self.names) == 1 else None
         self.frame = None if one is None else _PUNCTUATION.sub(" ", _with_gap(asked, one)).strip()
 
     def ideas(self, wordings: Mapping[str | None, str], *, options: bool) -> dict[str, tuple[str, ...]]:
-        """Return lists of queries to try, by what they are made of."""
+        """Return lists of queries to try, keyed by what they consist of."""
         asked, names = self.question.question, self.names[:MOST_NAMES]
         tried: dict[str, tuple[str, ...]] = {"question": (asked,)}
         if names:
@@ -124,9 +124,7 @@ class _Evidence:
         return f"{self.question.question} {sentence.replace(_GAP, self.names[0])}"
 
     def sentences(self) -> list[str]:
-        """Return sentences with gaps for the name, at most 16 words each, from the first two sentences of each
-        passage.
-        """
+        """Return sentences of at most 16 words with gaps for the name, from the first two sentences of each passage."""
         found = []
         for passage in sorted(self.passages, key=lambda passage: passage.id):
             opening = passage.text[:_OPENING].replace(_GAP, "").strip()
@@ -136,11 +134,12 @@ class _Evidence:
 
 
 def _wordings(known: Sequence[_Evidence], found: TextScores, progress: Progress | None) -> dict[str | None, str]:
-    """Return, for each way to ask, the sentence with a gap that retrieves most if it is searched after the question.
+    """Return, for each wording (frame), the sentence with a gap that improves retrieval most when appended to the
+    question.
 
-    Up to 64 sentences of a frame's evidence are tried on 16 questions, and the best 8 of them on 64. A sentence that
-    occurs in the evidence of one question alone does not count for that question. Frames of fewer than 8 questions are
-    left out, and so are frames for which no sentence retrieves more than the question alone.
+    Up to 64 sentences from a frame's evidence are tried on 16 questions, and the best 8 of them on 64. A sentence that
+    occurs only in one question's evidence is not scored on that question. Frames with fewer than 8 questions are left
+    out, and so are frames for which no sentence does better than the question alone.
     """
     frames: dict[str, list[_Evidence]] = defaultdict(list)
     for one in known:
@@ -167,7 +166,7 @@ def _wordings(known: Sequence[_Evidence], found: TextScores, progress: Progress 
 
 
 def _gains(sentences: Mapping[str, set[str]], members: Sequence[_Evidence], found: TextScores) -> dict[str, float]:
-    """Return the mean gain of each sentence over the questions alone."""
+    """Return each sentence's mean gain over the questions alone."""
     questions = [one.question for one in members]
     plain = found(questions, [question.question for question in questions])
     values = iter(found(questions * len(sentences), [one.after(text) for text in sentences for one in members]))
@@ -200,11 +199,13 @@ def check_taught(technique: Technique) -> None:
 
 
 def _script(technique: Technique, question: Question, queries: Sequence[str]) -> list[dict[str, Any]]:
-    """Return what the LM of a technique would have written to search for these queries: its fields, turn by turn."""
+    """Return what a technique's LM would have written to search for these queries: its fields for each turn."""
     asked = question.question
 
     def counted(texts: Sequence[str], knob: str = "n_queries") -> list[str]:
-        """As many as a grammar wants; what is left over repeats the question, which is searched besides, and once."""
+        """Return as many texts as the grammar requires, padded with the question, which is searched anyway and only
+        once.
+        """
         count = technique.written(knob)
         return [*(text for text in texts if folded(text) != folded(asked)), *[asked] * count][:count]
 

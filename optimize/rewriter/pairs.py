@@ -1,4 +1,4 @@
-"""Pairs of a prompt and a completion to learn from, and files of pairs, one per line."""
+"""Prompt-completion pairs to learn from, and files with one pair per line."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Pair:
 
     Args:
         question: Id of the question.
-        technique: Technique whose prompt it is.
+        technique: The technique that the prompt is from.
         number: Number of the turn in the episode, from 0.
         messages: The prompt: role and text of each message.
         text: The completion.
-        reward: Reward of the episode; None if nothing was scored.
-        source: Who wrote the completion: a model's name or ``evidence``.
-        data: The collection that was searched, which scopes the question's id; empty if it is not known.
-        asked: The hash that ``asked_of`` returns for the question, whatever its id; empty if it is not known.
+        reward: The episode's reward; None if nothing was scored.
+        source: What wrote the completion: a model's name or ``evidence``.
+        data: The collection that was searched, which is the namespace of the question's id; empty if it is not known.
+        asked: The question's hash from ``asked_of``, which does not depend on its id; empty if it is not known.
     """
 
     question: str
@@ -54,14 +54,14 @@ _PAIR = TypeAdapter(Pair)
 
 
 def write_pairs(path: Path, pairs: Sequence[Pair]) -> None:
-    """Write pairs, one per line; at every moment the file is either the old or the new one."""
+    """Write pairs atomically, one per line."""
     told = ({name: one for name, one in _PAIR.dump_python(pair, mode="json").items() if one != ""} for pair in pairs)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, "".join(json.dumps(pair, ensure_ascii=False) + "\n" for pair in told))
 
 
 def check_pairs_file(path: Path) -> None:
-    """Raise if the file exists and is not a file of pairs."""
+    """Raise if the file exists but does not contain pairs."""
     if path.exists() or path.is_symlink():
         try:
             read_pairs(path)
@@ -72,7 +72,7 @@ def check_pairs_file(path: Path) -> None:
 
 
 def read_pairs(path: Path) -> list[Pair]:
-    """Return pairs that ``write_pairs`` wrote, or that someone else wrote in the same form."""
+    """Return the pairs in a file written by ``write_pairs``, or by hand in the same format."""
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""Settings and inputs of a training, and the checks that run before anything is loaded."""
+"""Settings and inputs for a training run, and the checks that run before anything is loaded."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from querywright.optimize.rewriter.pairs import Pair
 from querywright.programs import RAG, make_program, technique_class
 
 LEAST_PAIRS = 16
-"""Pairs that the warm-up needs."""
+"""Minimum number of pairs for the warm-up."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainSettings:
-    """Settings of a training.
+    """Settings for a training run.
 
     Args:
         technique: Name of the technique whose rewrites are learned.
-        knobs: Values of its knobs that differ from their defaults.
-        metric: Metric of retrieval that rewards a rewrite.
-        seed: Seed of all draws.
-        epochs: Epochs of the warm-up.
-        warmup_lr: Learning rate of the warm-up.
-        steps: Steps of the reinforcement; 0 for none.
-        lr: Learning rate of the reinforcement.
-        batch: Questions per step of the reinforcement.
-        group: Samples per question, 2 or more; each is compared with the mean of all.
+        knobs: Values for its knobs that differ from the defaults.
+        metric: The retrieval metric used to reward a rewrite.
+        seed: Seed for all random choices.
+        epochs: Number of warm-up epochs.
+        warmup_lr: Learning rate for the warm-up.
+        steps: Number of reinforcement learning steps; 0 for none.
+        lr: Learning rate for reinforcement learning.
+        batch: Questions per reinforcement learning step.
+        group: Samples per question, 2 or more; each is compared with their mean.
         rank: Rank of the LoRA adapter.
-        threads: Number of questions that a technique answers at a time.
+        threads: Number of questions that the technique answers at a time.
 
     Raises:
         InputError: A number is out of range.
@@ -68,14 +68,14 @@ class TrainSettings:
 
 @dataclass(frozen=True, slots=True)
 class TrainingInputs:
-    """Inputs of a training, already open.
+    """Inputs for a training run, already open.
 
     Args:
         splits: The questions.
-        retriever: Searches the collection.
+        retriever: The retriever that searches the collection.
         collection: Name of the collection.
         pairs: Pairs for the warm-up.
-        open_lm: Opens the LM of a name such as ``embedded`` or ``rewriter:PATH``, to measure the rewriter in use.
+        open_lm: Opens an LM by name, such as ``embedded`` or ``rewriter:PATH``, to measure the rewriter in use.
     """
 
     splits: Splits
@@ -111,7 +111,7 @@ def check_training(settings: TrainSettings, inputs: TrainingInputs) -> None:
             f"{leaking} of the {len(pairs)} pairs of --pairs are of dev or test questions, which must not be learned "
             "from: give the --seed and --sizes that the pairs were collected with, or other pairs"
         )
-    if len(pairs) <= LEAST_PAIRS:  # one more pair chooses the epoch
+    if len(pairs) <= LEAST_PAIRS:  # one additional pair is needed to choose the epoch
         raise InputError(
             f"the warm-up needs {LEAST_PAIRS + 1} pairs or more, but --pairs has {len(pairs)}: "
             f"{LEAST_PAIRS + 1 - len(pairs)} more needed; collect pairs from more questions (querywright rewriter "
@@ -120,7 +120,7 @@ def check_training(settings: TrainSettings, inputs: TrainingInputs) -> None:
 
 
 def _technique(settings: TrainSettings) -> Any:
-    """Return the technique without a retriever, if it writes with an LM."""
+    """Return the technique without a retriever; raise if it does not use an LM to write."""
     technique = technique_class(settings.technique)(None, **settings.knobs)
     if not technique.predictors():
         raise InputError(
@@ -131,7 +131,7 @@ def _technique(settings: TrainSettings) -> Any:
 
 
 def _check_questions(metric: str, splits: Splits, *parts: str) -> None:
-    """Raise if the metric is not a metric of retrieval, or if it can score no question of a part."""
+    """Raise if the metric is not a retrieval metric, or if a split has no question that it can score."""
     if "reader" in needs(metric):
         raise InputError(f"{metric} needs a reader; a rewriter is measured by retrieval, such as ndcg@10")
     for part in parts:
@@ -143,9 +143,10 @@ def _check_questions(metric: str, splits: Splits, *parts: str) -> None:
 
 
 def _leaking(pairs: Sequence[Pair], splits: Splits, collection: str) -> int:
-    """Count the pairs of dev or test questions: by id within the collection, by text and options across collections.
+    """Count the pairs made from dev or test questions: by id within the collection, by text and options across
+    collections.
 
-    A question that train has as well is learned from whether or not pairs are given, so it does not count by its text.
+    A question that is also in train is learned from with or without these pairs, so its text does not count.
     """
     held_out = [*splits.dev, *splits.test]
     ids, asked = {one.id for one in held_out}, {asked_of(one) for one in held_out}

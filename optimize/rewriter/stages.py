@@ -1,12 +1,12 @@
-"""The two stages of a training: the warm-up on pairs, by transformers, and the reinforcement, by TRL.
+"""The two stages of a training run: the warm-up on pairs (with transformers) and reinforcement learning (with TRL).
 
-Both resume from their last checkpoint. The model runs without dropout while it learns, so only its tokens are random.
-
-In the reinforcement (``GRPOTrainer``, Shao et al. 2024, arXiv 2402.03300) each step samples several completions for
-each of some questions and changes the weights once. The advantage of a completion is its reward less the mean reward of
-its question. Unlike there, it is not divided by their deviation, which would make a question whose samples hardly
-differ as loud as a question whose samples do; and the loss is a mean over the tokens of a step, so that a token counts
-as much in a long completion. Drifting from the model after the warm-up costs ``KL`` per nat.
+Both stages resume from their last checkpoint. The model learns without dropout, so only the sampled tokens are random.
+In reinforcement learning (``GRPOTrainer``, Shao et al. 2024, arXiv 2402.03300), each step samples several completions
+for each question in a batch and updates the weights once. The advantage of a completion is its reward minus the mean
+reward for its question. There are two differences from the paper. The advantage is not divided by the standard
+deviation, which would give a question whose samples hardly differ as much weight as a question whose samples do. The
+loss is a mean over all tokens in a step, so that a token in a long completion counts as much as any other. Drifting
+away from the model after the warm-up costs ``KL`` per nat.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from querywright.programs.rag import RAG
 WARMUP, REINFORCE = "warmup", "reinforce"
 
 WARMUP_BATCH = 16
-"""Pairs per step of the warm-up."""
+"""Pairs per warm-up step."""
 ROOM = 128
-"""Limit of tokens of a completion in the reinforcement."""
+"""Maximum number of tokens in a completion during reinforcement learning."""
 KL = 0.02
-"""Price per nat of drifting from the model after the warm-up."""
+"""Penalty per nat for drifting away from the model after the warm-up."""
 TOP_K = 100
-"""Number of likeliest tokens to draw from."""
+"""Number of most likely tokens to sample from (top-k)."""
 EVAL_STEPS = 20
-"""Steps of the reinforcement between two measurements on dev, each of which is a checkpoint."""
+"""Reinforcement learning steps between two measurements on dev; each measurement saves a checkpoint."""
 PATIENCE = 5
-"""Measurements without a better one after which the reinforcement ends."""
+"""Number of measurements without improvement after which reinforcement learning ends."""
 
 _AT_A_TIME = 2  # pairs in memory at a time
 
 
 class TrainingError(QuerywrightError):
-    """A training that cannot continue; its last checkpoint is whole."""
+    """Training cannot continue; its last checkpoint is intact."""
 
 
 def adapt(base: Base, rank: int, seed: int) -> Any:
@@ -53,8 +53,8 @@ def adapt(base: Base, rank: int, seed: int) -> Any:
 
     Args:
         base: The base model.
-        rank: Inner size of the matrices; alpha is twice as large.
-        seed: Seed of their first values.
+        rank: Inner dimension of the matrices; alpha is twice as large.
+        seed: Seed for their initial values.
 
     Raises:
         ModelError: The extra ``train`` is missing.
@@ -82,10 +82,10 @@ def warm_up(
     settings: TrainSettings,
     progress: Progress | None = None,
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Teach the model the pairs; it ends with the weights of the epoch with the lowest loss on the dev pairs.
+    """Train the model on the pairs; it ends with the weights from the epoch with the lowest loss on the dev pairs.
 
-    The loss is the mean over the tokens of the completions, with the end token and without the prompt. The learning
-    rate of AdamW rises over 3 % of the steps and falls to 0 by a cosine.
+    The loss is the mean over the tokens in the completions, including the end token but not the prompt. AdamW's
+    learning rate rises over the first 3 % of the steps and then falls to 0 along a cosine.
 
     Returns:
         The facts for the card, and the log.
@@ -132,7 +132,8 @@ def reinforce(
     program: RAG,
     progress: Progress | None = None,
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Train the model by what its rewrites retrieve; it ends with the weights with the highest reward on dev.
+    """Train the model on rewards for what its rewrites retrieve; it ends with the weights that have the highest reward
+    on dev.
 
     Returns:
         The facts for the card, and the log.
@@ -193,9 +194,9 @@ def reinforce(
 
 
 def rewarder(program: RAG, reward: Reward, questions: Sequence[Question], threads: int) -> Callable[..., list[float]]:
-    """Return the reward function of TRL: what completions retrieve through the technique.
+    """Return the reward function for TRL: what completions retrieve through the technique.
 
-    It takes the completions and the ids of their questions, and raises if an episode fails.
+    It takes the completions and their question ids, and raises if an episode fails.
     """
     known = {one.id: one for one in questions}
 
@@ -217,7 +218,7 @@ def _row(tokenizer: Any, pair: Pair) -> dict[str, list[int]]:
 
 
 def _prompts(base: Base, program: Any, reward: Reward, questions: Sequence[Question]) -> Any:
-    """Return a data set of the prompts of the questions that can be scored."""
+    """Return a data set with the prompts for the questions that can be scored."""
     from datasets import Dataset
 
     values = reward.plain_values(questions)
@@ -230,7 +231,7 @@ def _prompts(base: Base, program: Any, reward: Reward, questions: Sequence[Quest
 
 
 def _common(folder: Path, settings: TrainSettings) -> dict[str, Any]:
-    """Return the arguments of both trainers."""
+    """Return the arguments that both trainers share."""
     import torch
 
     return {

@@ -1,6 +1,6 @@
-"""A whole training: warm the model up on pairs, reinforce it, measure it in use, and write the rewriter.
+"""A complete training run: warm up the model on pairs, reinforce it, measure it in use, and write the rewriter.
 
-An interrupted training resumes with the same call, from the last checkpoint of its stage.
+To resume an interrupted training run from its stage's last checkpoint, repeat the same call.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from querywright.optimize.tables import percent
 from querywright.programs import make_program
 
 UNTRAINED, TRAINED = "untrained", "trained"
-"""The technique with the embedded model, and with the rewriter."""
+"""Names of two arms: the technique with the embedded model, and the technique with the rewriter."""
 
 METRICS = ("exact_recovery@1", "recall@5", "ndcg@10", "decision_useful")
-"""Metrics of every rewriter if evidence is labelled."""
+"""Metrics for every rewriter if evidence is labeled."""
 
 DEEPEST = 10
-"""Passages that the deepest of these metrics looks at."""
+"""Number of passages that the deepest of these metrics looks at."""
 
 _WARNINGS = {
     "loss": "WORSE than the unchanged question: do not use this rewriter",
@@ -45,7 +45,7 @@ _WARNINGS = {
 }
 
 DEV_PAIRS = 0.1
-"""Share of the questions whose pairs choose the epoch of the warm-up."""
+"""Share of the questions whose pairs are used to choose the warm-up epoch."""
 
 
 def train(
@@ -57,17 +57,17 @@ def train(
         settings: Settings.
         inputs: Inputs.
         out: Folder of the rewriter.
-        work: Folder of the checkpoints of all trainings. Each training has a folder in it, named by its settings and
-            data, which is deleted at its end.
-        progress: Called with the name of the work, how much is done, and how much there is.
+        work: Folder for the checkpoints of all training runs. Each run has a subfolder named after its settings and
+            data, which is deleted when the run ends.
+        progress: Called with the name of the task, the amount done, and the total amount.
 
     Returns:
         The rewriter; its card compares it with the baseline on dev and, if there are test questions, on test.
 
     Raises:
-        InputError: An input is wrong or too small, or another process runs the same training.
-        TrainingError: The loss is not finite, or a question fails in the reinforcement.
-        OSError: A file cannot be written; the same training resumes from its last checkpoint.
+        InputError: An input is wrong or too small, or another process is running the same training.
+        TrainingError: The loss is not finite, or a question fails in reinforcement learning.
+        OSError: A file cannot be written; repeat the call to resume from the last checkpoint.
     """
     check_training(settings, inputs)
     folder = work / f"{out.name}-{_digest(settings, inputs)[:12]}"
@@ -110,7 +110,9 @@ def _trained(
 def _compared(
     settings: TrainSettings, inputs: TrainingInputs, rewriter: str, progress: Progress | None
 ) -> dict[str, Comparison]:
-    """Compare the technique with the rewriter and with the embedded model with the baseline, on dev and test."""
+    """On dev and test, compare the technique with the baseline, once using the rewriter and once using the embedded
+    model.
+    """
     labelled = any(question.evidence for question in inputs.splits.dev)
     metrics = judged_metrics(list(dict.fromkeys([settings.metric, *(METRICS if labelled else ())])))
     embedded = inputs.open_lm("embedded")
@@ -162,7 +164,7 @@ def _card(
 
 
 def standing(found: Comparison, metric: str) -> dict[str, str | None]:
-    """Return how the rewriter compares with the baseline in a metric.
+    """Return how the rewriter compares with the baseline on a metric.
 
     Returns:
         ``verdict`` (``gain``, ``no gain shown``, ``loss``, or ``not measured`` if no question could be scored), the
@@ -179,7 +181,7 @@ def standing(found: Comparison, metric: str) -> dict[str, str | None]:
 
 
 def rewriter_card(name: str, card: Mapping[str, Any], measured: Mapping[str, Comparison]) -> str:
-    """Return the README.md of a rewriter, from its folder's name, its ``card.json`` and its arms on dev and test."""
+    """Return a rewriter's README.md, made from its folder's name, its ``card.json``, and its arms on dev and test."""
     parts = [
         {
             "name": part,
@@ -193,7 +195,7 @@ def rewriter_card(name: str, card: Mapping[str, Any], measured: Mapping[str, Com
 
 
 def split_pairs(pairs: Sequence[Pair], seed: int) -> tuple[list[Pair], list[Pair]]:
-    """Return pairs to learn from, and pairs of other questions to choose the epoch by."""
+    """Return pairs to learn from, and pairs from different questions to choose the epoch."""
     mixed = {key: sha256(f"{seed}\0pairs\0{key[0]}".encode()).hexdigest() for key in sorted({one.key for one in pairs})}
     keys = sorted(mixed, key=lambda key: mixed[key])
     chosen = set(keys[: max(1, round(DEV_PAIRS * len(keys)))])
@@ -201,12 +203,12 @@ def split_pairs(pairs: Sequence[Pair], seed: int) -> tuple[list[Pair], list[Pair
 
 
 def data_facts(splits: Splits) -> dict[str, dict[str, Any]]:
-    """Return the number of questions and their hash, by part."""
+    """Return the number of questions and their hash, by split."""
     return {name: {"n": len(part), "sha256": data_hash(part)} for name, part in splits._asdict().items() if part}
 
 
 def _digest(settings: TrainSettings, inputs: TrainingInputs) -> str:
-    """Return a digest of all that a training depends on."""
+    """Return a digest of everything that a training run depends on."""
     facts = asdict(settings) | {
         "threads": None,
         "data": data_facts(inputs.splits),

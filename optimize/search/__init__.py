@@ -1,4 +1,4 @@
-"""Search techniques, prompts, and knobs on dev, and evaluate the best program on test once.
+"""Search techniques, prompts, and knobs on dev, and evaluate the best program once on test.
 
 ``compile`` and ``study`` both use this package::
 

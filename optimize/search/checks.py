@@ -1,4 +1,4 @@
-"""Check a search before it starts, and report all problems at once, each with its place."""
+"""Check a search before it starts, and report all problems at once, each with its location."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from querywright.programs.hyperparameters import Knob
 from querywright.retrieval.engines import ENGINES, VECTOR
 
 _LONGEST = 120
-"""Maximum number of characters of a value in a message."""
+"""Maximum length of a value in a message, in characters."""
 
 _MODELS: Mapping[str, type[BaseModel]] = {
     "techniques.*.knobs.*": KnobRange,
@@ -51,17 +51,17 @@ Spec = TypeVar("Spec", bound=SearchSpec)
 def read_search(
     model: type[Spec], data: Mapping[str, Any], name: str, more: Callable[[Spec], Iterator[str]] = lambda _: iter(())
 ) -> Spec:
-    """Return a checked search from plain data.
+    """Validate plain data and return a search.
 
     Args:
         model: ``SearchSpec``, or a subclass.
         data: The data.
         name: The name of the search in errors.
-        more: Returns further problems of a search whose parts are valid.
+        more: Returns additional problems in a search whose parts are valid.
 
     Raises:
-        InputError: The search has problems, one on each line: the place, the value, and the rule. Parts that do not fit
-            together are reported once every part is valid.
+        InputError: The search has problems. Each line gives a location, a value, and a rule. Conflicts between parts
+            are reported only if every part is valid.
     """
     spec = None
     try:
@@ -76,7 +76,7 @@ def read_search(
 
 
 def _problems(error: ValidationError, data: Mapping[str, Any], whole: type[BaseModel]) -> list[str]:
-    """Return a line for each place with a problem."""
+    """Return a line for each location with a problem."""
     found: dict[str, str] = {}
     for one in error.errors(include_url=False, include_context=False):
         kind, said = one["type"], one["msg"][0].lower() + one["msg"][1:]
@@ -95,7 +95,7 @@ def _problems(error: ValidationError, data: Mapping[str, Any], whole: type[BaseM
 
 
 def _steps(loc: tuple[str | int, ...], data: Any) -> Iterator[str]:
-    """Return the path of an error, without the names of the types that pydantic tried."""
+    """Return the path to an error, without the names of the types that pydantic tried."""
     place: Any = data
     for step in loc:
         try:
@@ -112,7 +112,7 @@ def shortened(value: Any) -> str:
 
 
 def _misfits(spec: SearchSpec) -> Iterator[str]:
-    """Return the parts of a search that do not fit together, each with its place."""
+    """Return the conflicts between parts of a search, each with its location."""
     declared = {name: knobs_of(name) for name in spec.techniques}
     yield from _of_fixed(spec, declared)
     yield from _of_prompts(spec)

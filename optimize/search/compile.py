@@ -1,4 +1,4 @@
-"""Compile a technique: search its prompts and knobs, with an open retriever and LM."""
+"""Compile a technique: search its prompts and knobs, using an open retriever and LM."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ OPTIMIZER = "bootstrap_few_shot"
 """The default optimizer, which makes sets of demonstrations."""
 
 READERS_OWN = "labelled_few_shot"
-"""The optimizer that shows labeled answers, which only a reader predicts."""
+"""The optimizer whose demonstrations show labeled answers; it is only for readers, because only they predict answers.
+"""
 
 
 def compile_program(
@@ -56,16 +57,17 @@ def compile_program(
 ) -> CompileResult:
     """Tune a technique on labeled questions and compare it with the baseline.
 
-    A DSPy optimizer makes sets of demonstrations for the technique's predictors on train. Optuna searches knobs and
-    sets of demonstrations on dev; the untuned technique and the baseline are among the arms. Then the reader's
-    demonstrations are chosen on dev by accuracy, or none. The best arm is evaluated on test once, with the baseline,
-    the untuned technique, closed book, and, if evidence is labeled, oracle evidence; all have the same reader. Two arms
-    are always compared on the questions that both scored. An arm on which too many questions failed is left out and
-    named. No trial is pruned, so that the technique is evaluated on test even if it loses. Every choice follows from
-    the seed, and every answer is stored, so an interrupted compilation resumes with the same result.
+    On train, a DSPy optimizer makes sets of demonstrations for the technique's predictors. On dev, Optuna searches
+    knobs and sets of demonstrations; the arms include the untuned technique and the baseline. Then the reader's
+    demonstrations, or none, are chosen on dev by accuracy. The best arm is evaluated once on test, together with the
+    baseline, the untuned technique, closed book, and, if evidence is labeled, oracle evidence; all of them use the same
+    reader. Two arms are always compared on the questions that both scored. An arm with too many failed questions is
+    left out and reported. No trial is pruned, so that the technique is evaluated on test even if it loses. Every choice
+    follows from the seed, and every answer is stored, so an interrupted compilation resumes with the same result.
 
-    Arguments and errors are those of ``querywright.compile``, with everything open: LMs from ``resolve_lm`` that share
-    a store and a ledger, judges, a reranker, and further questions that only check the reader.
+    The arguments and errors are those of ``querywright.compile``, but everything is already open: LMs from
+    ``resolve_lm`` that share a store and a ledger, judges, a reranker, and additional questions that only check the
+    reader.
     """
     settings = settings or CompileSettings()
     reader = reader_for([one for part in splits for one in part], reader)
@@ -112,7 +114,7 @@ def compile_program(
     failed = {names[one.number]: one.message for one in trials if one.state == "failed"}
     for name, said in tested.reader_prompts.failed.items():
         failed[f"{UNTUNED} reader" if name == UNTUNED else f"reader with {name}"] = said
-    # The order of the final table: from no passages to oracle evidence, then the untuned reader.
+    # Order of the final table: from no passages to oracle evidence, then the untuned reader.
     order = (CLOSED_BOOK, BASELINE, f"{technique} {UNTUNED}", f"{technique} compiled", ORACLE)
     places = {name: place for place, name in enumerate(order)}
     return CompileResult(
@@ -139,7 +141,7 @@ def compile_program(
 
 
 def _check_questions(search: Search) -> None:
-    """Raise if the questions do not suit an objective, or if the reader check shares a question with a split."""
+    """Raise if the questions do not suit an objective, or if the reader check and a split share a question."""
     check_objectives(search.spec.objectives, search.splits, search.reader)
     if search.reader_check and search.reader is None:
         raise InputError("reader_check needs a reader; give one, or no reader_check")
@@ -156,7 +158,7 @@ def _check_questions(search: Search) -> None:
 
 
 def _spec_of(technique: str, reader: str | None, knobs: Mapping[str, Any], settings: CompileSettings) -> SearchSpec:
-    """Return the search of a compilation: one technique, with all prompt variants."""
+    """Return a compilation's search: one technique with all prompt variants."""
     if settings.trials < 1:
         raise InputError(f"trials must be 1 or more, but got {settings.trials}")
     last = {"part": "reader", "metric": "accuracy", "last": True}
@@ -187,7 +189,7 @@ def _spec_of(technique: str, reader: str | None, knobs: Mapping[str, Any], setti
 
 
 def _most(budget: Any) -> Any:
-    """The passages that the baseline shows: the largest number that an arm of the technique may show."""
+    """Return the number of passages that the baseline shows: the maximum that an arm of the technique may show."""
     values = [budget["high"]] if isinstance(budget, Mapping) and "high" in budget else budget
     return max(values) if isinstance(values, list) and values else values
 
@@ -195,7 +197,7 @@ def _most(budget: Any) -> Any:
 def _sets(
     name: str, sizes: Sequence[int], more: Mapping[str, Any], arguments: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return a prompt variant for each set of demonstrations; a size that repeats is another set."""
+    """Return a prompt variant for each set of demonstrations; a repeated size makes a different set."""
     found = {}
     for place, size in enumerate(sizes):
         again = sizes[:place].count(size)
@@ -209,7 +211,7 @@ def _sets(
 
 
 def _make_prompts(search: Search, technique: str) -> tuple[list[str], dict[str, str]]:
-    """Return the names of the technique's different prompt variants, and the errors of those that could not be made."""
+    """Return the names of the technique's distinct prompt variants, and the errors for those that could not be made."""
     found: dict[str, Any] = {}
     nothing: dict[str, str] = {}
     for name in search.space[technique].prompts[1:]:
@@ -224,13 +226,13 @@ def _make_prompts(search: Search, technique: str) -> tuple[list[str], dict[str, 
 
 
 def _with_prompts(spec: SearchSpec, technique: str, variants: Sequence[str], trials: int) -> SearchSpec:
-    """Return the search with these prompt variants; ``trials`` counts only this technique's trials."""
+    """Return the search with these prompt variants; ``trials`` counts only the technique's own trials."""
     own = spec.techniques[technique].model_copy(update={"prompts": list(variants)})
     count = max(trials, 1 + len(variants)) + (technique != PLAIN)
     return spec.model_copy(update={"techniques": {**spec.techniques, technique: own}, "trials": count})
 
 
 def _names(search: Search, technique: str, trials: Sequence[TrialRecord]) -> dict[int, str]:
-    """Return the name of each trial's arm, by the number of the trial."""
+    """Return the name of each trial's arm, by trial number."""
     written = search.space.untuned(technique)
     return {one.number: UNTUNED if one.number and one.arm == written else one.name for one in trials} | {0: BASELINE}

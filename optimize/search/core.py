@@ -42,13 +42,13 @@ from querywright.retrieval.replay import ReplayRetriever
 from querywright.retrieval.rerank import Reranker
 
 PROMPTS = "prompts"
-"""The kind under which the store keeps compiled prompts."""
+"""The kind of store entry used for compiled prompts."""
 
 COPIED = "copy training text"
-"""The words of the message about prompts that are left out because they copy training text."""
+"""Wording for the message about prompts that are left out because they copy training text."""
 
 SEEN = 10
-"""Passages per training question that are compared with the prompts of an optimizer."""
+"""Number of passages per training question that are compared with an optimizer's prompts."""
 
 
 @dataclass
@@ -58,17 +58,17 @@ class Search:
     Args:
         spec: The specification of the search.
         splits: The questions: train for prompts, dev for trials, test for the final evaluation.
-        reader: Name of the reader that ``reader_for`` returned; None if no reader runs.
-        lm: The LM of techniques and readers.
-        open_retriever: Opens a retriever by the name of its engine; called once for each name.
+        reader: Name of the reader from ``reader_for``; None if no reader runs.
+        lm: The LM that techniques and readers call.
+        open_retriever: Opens a retriever by engine name; called once for each name.
         store: Stores answers and compiled prompts. Default None: nothing is stored.
-        local: Stores rankings. Default None: nothing is stored.
-        reader_check: Questions that only closed book and oracle evidence answer.
+        local: Stores rankings. Default None: no rankings are stored.
+        reader_check: Questions that are used only for closed book and oracle evidence.
         reranker: Scores passages, for techniques that rerank. Default None: the technique's LM.
-        writers: LMs by name that techniques may use instead of ``lm``; None stands for ``lm``.
-        knobs: Knobs by technique whose values depend on the retriever.
-        judges: Saved judges, which replace the built-in judges of the same name.
-        judge_lm: The LM of the judges, with the same ledger. Default None: ``lm``.
+        writers: LMs by name that techniques may use instead of ``lm``; None means ``lm``.
+        knobs: The knobs whose values depend on the retriever, by technique.
+        judges: Saved judges, which replace the built-in judges with the same name.
+        judge_lm: The judges' LM, with the same ledger. Default None: ``lm``.
         budget: Limits all LM calls. Default None: no limit.
         progress: Called as work proceeds.
         tell: Called with each warning.
@@ -91,7 +91,7 @@ class Search:
     progress: Progress | None = None
     tell: Callable[[str], object] = field(default=lambda _: None)
     copied: dict[str, list[Copy]] = field(default_factory=dict)
-    """The training texts that prompts copy, by the prompts' name."""
+    """The training texts that were copied into prompts, by the prompts' name."""
     space: Space = field(init=False)
     _retrievers: dict[str, ReplayRetriever] = field(default_factory=dict)
     _made: dict[str, Variant | Exception] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class Search:
 
     @property
     def threads(self) -> int:
-        """Number of questions that are evaluated at a time."""
+        """Number of questions to evaluate at a time."""
         return self.spec.threads or engine_of(self.lm).threads
 
     @property
@@ -117,13 +117,13 @@ class Search:
 
     @property
     def metrics(self) -> dict[str, Metric]:
-        """The metrics of trials: the metrics of the objectives, and the default metrics."""
+        """The metrics for trials: the metrics in the objectives, and the default metrics."""
         names = [metric for objective in self.objectives for metric in objective.metrics]
         return {**DEFAULT_METRICS, **{name: self._metrics[name] for name in names}}
 
     @cached_property
     def _metrics(self) -> dict[str, Metric]:
-        """The metrics of objectives and prompts; metrics of the same judge share its judgments."""
+        """The metrics for objectives and prompts; metrics that use the same judge share its judgments."""
         names = [metric for objective in self.objectives for metric in objective.metrics]
         names += [one.metric for one in self.spec.prompts.values() if one.metric is not None]
         asked = self.judge_lm or self.lm
@@ -131,17 +131,17 @@ class Search:
 
     @property
     def judging(self) -> dict[str, JudgedMetric]:
-        """The judges of the objectives and prompts, by name."""
+        """The judges for the objectives and prompts, by name."""
         return self.judges_of(self._metrics)
 
     def judges_of(self, metrics: Iterable[str]) -> dict[str, JudgedMetric]:
-        """Return the judges of these metrics, by name."""
+        """Return the judges that these metrics use, by name."""
         found = map(self._metrics.get, metrics)
         return {one.judge.NAME: one for one in found if isinstance(one, JudgedMetric)}
 
     @property
     def judge_facts(self) -> list[dict[str, str]]:
-        """The prompt, the LM, and the calibration of each judge."""
+        """Each judge's prompt, LM, and calibration."""
         lm, digest = self.judge_lm or self.lm, lm_digest(self.judge_lm or self.lm)
         given = {one.judge.NAME: one for one in self.judges}
         return [
@@ -157,34 +157,34 @@ class Search:
 
     @property
     def judged(self) -> Cost:
-        """The cost of the judges."""
+        """The cost of judging."""
         return sum((one.spent.total for one in self.judging.values()), Cost())
 
     @property
     def total(self) -> Cost:
-        """The cost of everything but the judges."""
+        """The cost of everything except judging."""
         every: Cost = engine_of(self.lm).ledger.total
         return every - self.judged
 
     @property
     def data(self) -> dict[str, Sequence[Question]]:
-        """The questions of train, dev, and test, and of the reader check if there are any."""
+        """The questions in train, dev, and test, and in the reader check if it has any."""
         further = {"reader_check": self.reader_check} if self.reader_check else {}
         return {**self.splits._asdict(), **further}
 
     def retriever(self, engine: str) -> ReplayRetriever:
-        """Return the retriever of an engine, which stores its rankings."""
+        """Return the retriever for an engine; the retriever stores its rankings."""
         if engine not in self._retrievers:
             inner, deepest = self.open_retriever(engine), self.space.deepest(engine)
             self._retrievers[engine] = ReplayRetriever(inner, store=self.local, deepest=deepest)
         return self._retrievers[engine]
 
     def program(self, arm: ArmConfig, *, reads: bool | None = None) -> RAG:
-        """Return the program of an arm; errors as in ``compile_prompts``.
+        """Return an arm's program. Raises the same errors as ``compile_prompts``.
 
         Args:
             arm: The arm.
-            reads: Whether the program has its reader. Default: if an objective needs one.
+            reads: Whether the program includes the reader. Default: only if an objective needs it.
         """
         reader = arm.reader if (self.spec.reads if reads is None else reads) else None
         made = make_program(
@@ -199,7 +199,7 @@ class Search:
         return made if variant is None else with_variant(made, variant)
 
     def variant(self, arm: ArmConfig) -> Variant | None:
-        """Return the compiled prompts of an arm; None for untuned prompts. Errors as in ``compile_prompts``."""
+        """Return an arm's compiled prompts; None for untuned prompts. Raises the same errors as ``compile_prompts``."""
         prompt = self.spec.prompt_of(arm.prompt)
         if prompt is None:
             return None
@@ -212,11 +212,12 @@ class Search:
 
         Args:
             prompt: The specification of the variant.
-            called: Its name, from which its seed follows.
+            called: The variant's name, which determines its seed.
             program: The program, which does not change.
 
         Raises:
-                    OptimizerError: The optimizer found no prompts, now or earlier, or they copy training text.
+                    OptimizerError: The optimizer found no prompts (now or in an earlier run), or they copy training
+                        text.
                     TooManyFailuresError: Too many questions failed.
         """
         searched = program.technique.retriever
@@ -264,7 +265,9 @@ class Search:
         return made
 
     def _check_copies(self, prompt: PromptSpec, called: str, program: RAG, variant: Variant) -> None:
-        """Note the training texts that the prompts of an optimizer copy; raise unless copies are allowed."""
+        """Record the training texts that an optimizer's prompts copy; if there are any, raise unless copies are
+        allowed.
+        """
         if prompt.optimizer is None:
             return
         untuned = {name: one.instructions for name, one in state_of(program).predictors.items()} | prompt.instructions
@@ -282,7 +285,7 @@ class Search:
             )
 
     def _seen_passages(self, program: RAG) -> list[Passage]:
-        """Return the evidence of the training questions, and the passages that a search for them finds."""
+        """Return the training questions' evidence, and the passages that a search for the questions finds."""
         retriever = program.technique.retriever
         if retriever is None:
             return []
@@ -292,7 +295,7 @@ class Search:
         return [*(found | labelled).values()]
 
     def evaluate(self, program: RAG, questions: Sequence[Question], name: str, **options: Any) -> Evaluation:
-        """Return the results of a program, as ``evaluate`` does, with the metrics and threads of the search."""
+        """Return a program's results, like ``evaluate``, with the search's metrics and threads."""
         return evaluate(program, questions, name=name, **{**self._given, **options})
 
     def evaluate_all(
@@ -301,7 +304,7 @@ class Search:
         questions: Sequence[Question],
         on_out: Callable[[str, TooManyFailuresError], object],
     ) -> dict[str, Evaluation]:
-        """Return the results of several programs, with the metrics and threads of the search."""
+        """Return the results of several programs, with the search's metrics and threads."""
         return evaluate_all(programs, questions, on_out=on_out, **self._given)
 
     @property
@@ -310,11 +313,11 @@ class Search:
         return {"lm": self.lm, "threads": self.threads, **own}
 
     def spent_since(self, before: Cost) -> Cost:
-        """Return the cost since ``total`` was ``before``."""
+        """Return the cost added to ``total`` since it was ``before``."""
         return self.total - before
 
     def _metric(self, prompt: PromptSpec) -> Metric:
-        """Return the metric of an optimizer: the metric of the prompt variant, or the first objective."""
+        """Return an optimizer's metric: the prompt variant's metric, or the first objective."""
         metrics = {name: self._metrics[name] for name in self._aims(prompt)}
 
         def metric(example: Any, prediction: Any, trace: Any = None) -> float:
@@ -327,7 +330,7 @@ class Search:
 
 
 def optuna_study(spec: SearchSpec, storage: Any = None) -> Any:
-    """Return Optuna's study of a search; make it if the storage has none of that name.
+    """Return Optuna's study for a search; create it if the storage does not have one with that name.
 
     Args:
         spec: The search.
@@ -346,14 +349,14 @@ def optuna_study(spec: SearchSpec, storage: Any = None) -> Any:
 def further_questions(
     count: int, asked: Sequence[Question], splits: Splits, reader: str | None, seed: int = 0
 ) -> list[Question]:
-    """Return the first questions that the split leaves over; none occurs in it, or twice, by id or text.
+    """Return the first questions that are not in the split, without duplicates (same id or same text).
 
     Args:
         count: Number of questions.
         asked: All questions.
         splits: The split.
         reader: The name of the reader; None if no reader runs.
-        seed: Seed of the split. Default 0.
+        seed: Seed for the split. Default 0.
 
     Raises:
         InputError: There is no reader, or there are too few questions.

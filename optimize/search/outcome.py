@@ -1,4 +1,4 @@
-"""The evaluation on test: the program that dev chose is compared with the baseline once, with a verdict."""
+"""The evaluation on test: the program chosen on dev is compared once with the baseline, which decides the verdict."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from querywright.optimize.significance import Verdict, family, figures, verdict_
 from querywright.programs import RAG, Ensemble, make_reader
 
 FRONT = 4
-"""Maximum number of further programs of the front that are evaluated on test and saved."""
+"""Maximum number of additional programs on the front to evaluate on test and save."""
 
 DEFAULT_METRICS = ("decision_useful", "accuracy")
-"""Metrics that are compared in addition to the metrics of the objective."""
+"""Metrics to compare in addition to the objective's metrics."""
 
 
 @dataclass(slots=True)
@@ -36,9 +36,9 @@ class ReaderPrompts:
     Args:
         name: The name of the variant; ``untuned`` if no variant was better, or none was tried.
         variant: The prompts of the variant; None if they are untuned.
-        tried: Accuracy on dev by variant, with ``untuned``; empty if no variant was tried.
-        failed: Error messages of variants with which too many questions failed.
-        nothing: Error messages of variants that could not be made.
+        tried: Accuracy on dev by variant, including ``untuned``; empty if no variant was tried.
+        failed: Error messages for variants with too many failed questions.
+        nothing: Error messages for variants that could not be made.
     """
 
     name: str = UNTUNED
@@ -48,7 +48,7 @@ class ReaderPrompts:
     nothing: dict[str, str] = field(default_factory=dict)
 
     def put_into(self, program: RAG) -> RAG:
-        """Return the program with the chosen prompts of the reader."""
+        """Return the program with the reader's chosen prompts."""
         return program if self.variant is None else with_reader_prompts(program, self.variant)
 
     def to_json(self) -> dict[str, Any]:
@@ -64,16 +64,16 @@ class TestOutcome:
     Args:
         chosen: The choice on dev.
         arms: The evaluated arms by name: the baseline, the best arm, its untuned technique, and the front.
-        programs: The programs of the arms, with the chosen prompts of the reader.
+        programs: The arms' programs, with the reader's chosen prompts.
         best: Name of the best arm other than the baseline; empty if there is none.
-        recommended: Name of the arm that dev chose.
+        recommended: Name of the arm chosen on dev.
         rows: Results of every program; closed book and oracle evidence are last.
         comparisons: The planned comparisons.
-        verdict: The result of the comparisons in a word.
+        verdict: The result of the comparisons in one word.
         sentence: The result as a sentence with figures.
         reader_prompts: The choice of the reader's prompts.
         costs: Cost by stage.
-        failed: Error messages of programs on which too many test questions failed; they have no row.
+        failed: Error messages for programs with too many failed test questions; these programs have no row.
     """
 
     chosen: Selection
@@ -91,15 +91,15 @@ class TestOutcome:
 
 
 def run_test(search: Search, trials: Sequence[TrialRecord]) -> TestOutcome:
-    """Choose the best arm and the reader's prompts on dev, and evaluate the final programs on test once.
+    """Choose the best arm and the reader's prompts on dev, and evaluate the final programs once on test.
 
-    All arms share the reader with its chosen prompts. If these are tuned, the recommended program with the untuned
-    reader is one more row. Closed book and oracle evidence check the reader, and also answer the questions of the
-    reader check. If a program fails that the verdict does not depend on, it has no row.
+    All arms share the reader with its chosen prompts. If these prompts are tuned, the recommended program with the
+    untuned reader is added as a row. Closed book and oracle evidence check the reader, and also run on the reader
+    check's questions. If a program fails but the verdict does not depend on it, it has no row.
 
     Raises:
-        TooManyFailuresError: The baseline or the arm that dev chose failed on too many questions.
-        QuerywrightError: The baseline has no result, the LM is out of reach, or the budget is spent.
+        TooManyFailuresError: The baseline or the arm chosen on dev failed on too many questions.
+        QuerywrightError: The baseline has no result, the LM cannot be reached, or the budget is spent.
     """
     chosen = choose(trials, search.objectives, len(search.splits.test))
     start = search.total
@@ -147,7 +147,7 @@ def run_test(search: Search, trials: Sequence[TrialRecord]) -> TestOutcome:
 def _reader_prompts(search: Search, arm: ArmConfig) -> ReaderPrompts:
     """Return the reader's prompts with the highest accuracy on dev.
 
-    If too many questions fail with the untuned reader, the best of the other variants is chosen.
+    If too many questions fail with the untuned reader, the best other variant is chosen.
     """
     chosen, accuracy = ReaderPrompts(), objective_named("accuracy")
     if not search.spec.last_prompts or arm.reader is None:
@@ -195,9 +195,9 @@ def _reader_prompts(search: Search, arm: ArmConfig) -> ReaderPrompts:
 
 
 def _final_arms(search: Search, chosen: Selection, failed: Collection[str]) -> tuple[dict[str, ArmConfig], str]:
-    """Return the arms for test by name (baseline, best, its untuned technique, front), and the name of the best.
+    """Return the arms to test by name (baseline, best, its untuned technique, front), and the name of the best.
 
-    No arm is evaluated twice: if the best one is the untuned technique, it is the only row of that technique.
+    No arm is evaluated twice: if the best arm is the untuned technique, that technique has only one row.
     """
     arms, called = {BASELINE: chosen.plain.arm}, ""
     if chosen.best is not None:
@@ -220,9 +220,9 @@ def _planned(
 ) -> list[PairedComparison]:
     """Return the planned comparisons.
 
-    One family is corrected together after Holm: the best arm with the baseline and with its untuned technique, the
-    front with the baseline, and the recommended program with its untuned reader. Oracle evidence with closed book is a
-    separate family, because it checks the reader and not a technique.
+    One family is Holm-corrected together: the best arm compared with the baseline and with its untuned technique, the
+    front compared with the baseline, and the recommended program compared with its untuned reader. Oracle evidence
+    compared with closed book is a separate family, because it checks the reader and not a technique.
     """
     pairs = [(best, BASELINE), (best, f"{best.removesuffix(' compiled')} {UNTUNED}")]
     pairs += [(name, BASELINE) for name in arms if name.startswith("front, ")]
@@ -242,10 +242,10 @@ def _planned(
 def verdict_of(
     chosen: Selection, objective: Objective, comparisons: Sequence[PairedComparison], best: str
 ) -> tuple[Verdict, str]:
-    """Return the result of a search as a word, and as a sentence with figures.
+    """Return a search's result in one word, and as a sentence with figures.
 
-    A gain is a significant lead over the baseline on test in a metric of the objective. If the objective has two
-    metrics, a loss in one of them is a loss.
+    A gain is a significant lead over the baseline on test in one of the objective's metrics. If the objective has two
+    metrics, a loss in one of them counts as a loss.
 
     Args:
         chosen: The choice on dev.

@@ -1,4 +1,4 @@
-"""Prompt variants: made once, stored as plain data, and set in programs with other knobs."""
+"""Prompt variants: made once, stored as plain data, and used in programs with different knobs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from querywright.optimize.search.spec import PromptSpec
 from querywright.programs import RAG
 
 Variant = ProgramState
-"""The tuned parts of a program's state."""
+"""The tuned parts of a program state."""
 
 
 def make_variant(
@@ -27,15 +27,15 @@ def make_variant(
     seed: int = 0,
     **settings: Any,
 ) -> Variant:
-    """Return a prompt variant of a program: with instructions written by hand, then tuned by an optimizer.
+    """Return a prompt variant for a program: apply instructions written by hand, then tune with an optimizer.
 
     Args:
         spec: The specification of the variant.
-        variant_name: The name of the variant, from which its seed follows.
+        variant_name: The name of the variant, which determines its seed.
         program: The program, which does not change.
         train: The training questions.
         seed: The seed of the study. Default 0.
-        settings: Further arguments of ``OptimizerRun``.
+        settings: Additional arguments for ``OptimizerRun``.
 
     Raises:
         InputError: A name or value is wrong, or the program has nothing to tune.
@@ -58,7 +58,7 @@ def make_variant(
 
 
 def with_variant(program: RAG, variant: Variant) -> RAG:
-    """Return a copy of a program with the prompts of a variant; knobs and other predictors do not change.
+    """Return a copy of a program with a variant's prompts; knobs and other predictors do not change.
 
     The reader's prompts are ignored if the program has no reader. The program must not be an ensemble.
     """
@@ -69,7 +69,7 @@ def with_variant(program: RAG, variant: Variant) -> RAG:
 
 
 def with_reader_prompts(program: RAG, variant: Variant) -> RAG:
-    """Return a copy of a program with the reader's prompts of a variant, which may come from another technique."""
+    """Return a copy of a program with a variant's reader prompts; the variant may come from a different technique."""
     other = copy.deepcopy(program)
     before = predictor_states(other)
     reading = {name: variant.predictors[_plain(name)] for name in before if _plain(name) in variant.predictors}
@@ -78,7 +78,7 @@ def with_reader_prompts(program: RAG, variant: Variant) -> RAG:
 
 
 def _with_instructions(program: RAG, instructions: Mapping[str, str]) -> RAG:
-    """Return a copy of a program with these instructions, by the name of the predictor."""
+    """Return a copy of a program with these instructions, by predictor name."""
     other = copy.deepcopy(program)
     for name, predictor in other.named_predictors():
         if name in instructions:
@@ -88,5 +88,5 @@ def _with_instructions(program: RAG, instructions: Mapping[str, str]) -> RAG:
 
 
 def _plain(name: str) -> str:
-    """Return the name of a predictor without its member of an ensemble."""
+    """Return a predictor's name without the ensemble member."""
     return name.rpartition("].")[2]

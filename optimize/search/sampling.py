@@ -1,8 +1,8 @@
 """Optuna's samplers with a seed for each trial, so that a resumed study proposes the same trials.
 
-Optuna's samplers keep the state of their random numbers in memory, so a study that is resumed would propose other
-trials. Here the seed follows from the study, the number of the trial, and, for a parameter that is sampled alone, its
-name. If another worker takes over a trial, it gets the same parameters.
+Optuna's samplers keep the state of their random number generators in memory, so a resumed study would propose different
+trials. Here the seed is derived from the study, the trial number, and, for a parameter that is sampled alone, its name.
+If another worker takes over a trial, it gets the same parameters.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from querywright.optimize.contexts import quiet_optuna
 
 _UNWARNED = {"warn_independent_sampling": False}
 _SAMPLERS: Mapping[str, tuple[str, Mapping[str, Any], str | None]] = {
-    # The space is conditional: a trial has the parameters of one technique.
+    # The space is conditional: a trial has the parameters of only one technique.
     "tpe": ("TPESampler", {"multivariate": True, "group": True}, None),
     "random": ("RandomSampler", {}, None),
     "nsga2": ("NSGAIISampler", {}, None),
@@ -29,14 +29,14 @@ _SAMPLERS: Mapping[str, tuple[str, Mapping[str, Any], str | None]] = {
     "gp": ("GPSampler", _UNWARNED, "torch"),
     "cmaes": ("CmaEsSampler", _UNWARNED, "cmaes"),
 }
-"""Optuna's class, our default arguments, and the package that the class needs, by name."""
+"""By name: Optuna's class, our default arguments, and the package that the class needs."""
 
 
 class SeededSampler(BaseSampler):
-    """A sampler whose proposals depend only on a seed, the number of the trial, and the finished trials.
+    """A sampler whose proposals depend only on a seed, the trial number, and the finished trials.
 
     Args:
-        make: Makes Optuna's sampler from a seed.
+        make: Creates Optuna's sampler from a seed.
         seed: The seed of the study.
     """
 
@@ -51,18 +51,18 @@ class SeededSampler(BaseSampler):
 
     def sample_relative(self, study: Any, trial: Any, search_space: dict[str, BaseDistribution]) -> dict[str, Any]:
         """Return the values of the parameters that are sampled together."""
-        if trial.number != self._number:  # another trial started in between
+        if trial.number != self._number:  # another trial started in the meantime
             self.infer_relative_search_space(study, trial)
         values: dict[str, Any] = self._relative.sample_relative(study, trial, search_space)
         return values
 
     def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: BaseDistribution) -> Any:
-        """Return the value of one parameter that is sampled alone."""
+        """Return the value of a parameter that is sampled alone."""
         inner = self._inner(trial.number, param_name)
         return inner.sample_independent(study, trial, param_name, param_distribution)
 
     def after_trial(self, study: Any, trial: Any, state: Any, values: Sequence[float] | None) -> None:
-        """Let the sampler store its notes on a finished trial."""
+        """Let the sampler store its data about a finished trial."""
         self._inner(trial.number).after_trial(study, trial, state, values)
 
     def _inner(self, *parts: Any) -> BaseSampler:
@@ -70,17 +70,17 @@ class SeededSampler(BaseSampler):
 
 
 def seed_of(*parts: Any) -> int:
-    """Return a seed of 32 bits that depends only on these parts."""
+    """Return a 32-bit seed that depends only on these parts."""
     text = "\n".join(map(str, parts))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
 
 
 def make_sampler(name: str, arguments: Mapping[str, Any], seed: int) -> SeededSampler:
-    """Return the sampler of that name.
+    """Return the sampler with the given name.
 
     Args:
         name: ``tpe``, ``random``, ``nsga2``, ``nsga3``, ``gp`` or ``cmaes``.
-        arguments: Arguments of Optuna's sampler, without its seed.
+        arguments: Arguments for Optuna's sampler, without the seed.
         seed: The seed of the study.
 
     Raises:

@@ -18,15 +18,15 @@ from querywright.optimize.objectives import Objective
 from querywright.optimize.search.trials import TrialRecord, best, ended, front, points
 
 FEWEST = 6
-"""Minimum number of questions: with fewer, no exact test is significant at 5 per cent, even if all are won."""
+"""Minimum number of questions; with fewer, no exact test is significant at 5 %, even if all are won."""
 
 ALPHA = 0.05
-"""Level of the one-sided test that prunes a trial."""
+"""Significance level of the one-sided test that prunes a trial."""
 
 RESAMPLES = 1000
 
 T = TypeVar("T", bound=Any)
-"""Anything with results on dev as ``dev``."""
+"""Any object whose ``dev`` attribute has results on dev."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,10 @@ class Selection:
 
     Args:
         plain: The baseline.
-        best: The best other arm, which may be plain retrieval with other knobs; None if no other trial completed.
-        winner: ``best`` if it beats the baseline, else the baseline.
-        front: Arms that no other arm beats in every objective, the best by the first objective first.
-        corrected: The winner's curse of the best arm, from ``winners_curse``.
+        best: The best other arm, which may be plain retrieval with different knobs; None if no other trial completed.
+        winner: ``best`` if it beats the baseline, otherwise the baseline.
+        front: Arms that no other arm beats in every objective, sorted by the first objective, best first.
+        corrected: The winner's curse for the best arm, from ``winners_curse``.
         too_few: Why the baseline is chosen although an arm was ahead; empty if there are enough questions.
     """
 
@@ -51,7 +51,7 @@ class Selection:
 
 
 def choose(trials: Sequence[TrialRecord], objectives: Sequence[Objective], n_test: int) -> Selection:
-    """Return the best arm by the first objective; with several objectives, the best arm of the front.
+    """Return the best arm by the first objective; with several objectives, the best arm on the front.
 
     Args:
         trials: The trials.
@@ -65,7 +65,7 @@ def choose(trials: Sequence[TrialRecord], objectives: Sequence[Objective], n_tes
     for one in ended(trials, "complete"):
         arms.setdefault(one.arm.key, one)
     distinct = list(arms.values())
-    plain = next((one for one in distinct if one.number == 0), None)  # plain retrieval with other knobs is an arm
+    plain = next((one for one in distinct if one.number == 0), None)  # plain retrieval with different knobs is an arm
     if plain is None:
         raise QuerywrightError(
             "the baseline has no result, so no program can be chosen; `querywright study status` shows trial 0"
@@ -89,11 +89,11 @@ def choose(trials: Sequence[TrialRecord], objectives: Sequence[Objective], n_tes
 
 
 def best_of(arms: Sequence[T], objective: Objective) -> T:
-    """Return the arm that is ahead of most others by an objective of quality; the first of equal arms.
+    """Return the arm that is ahead of the most other arms by a quality objective; the first one if arms are equal.
 
-    Each two arms are compared on the questions that both scored, so that an arm cannot win by failing on hard
-    questions. The arm with the higher objective is ahead, then the arm with more questions that have a deciding
-    passage, then the arm with fewer LM calls. An arm without a value is left out, unless no arm has a value.
+    Each pair of arms is compared on the questions that both scored, so that an arm cannot win by failing on hard
+    questions. The arm with the higher objective is ahead; ties are broken by more questions with a deciding passage,
+    then by fewer LM calls. An arm without a value is left out, unless no arm has a value.
     """
     running = [arm for arm in arms if not math.isnan(objective.value(arm.dev))] or list(arms)
     alike: dict[Any, list[int]] = {}  # arms that scored the same questions
@@ -114,7 +114,7 @@ def best_of(arms: Sequence[T], objective: Objective) -> T:
 
 
 def beats(arm: Evaluation, other: Evaluation, objective: Objective) -> bool:
-    """Return whether an arm has the higher objective, on the questions that both scored."""
+    """Return whether the first arm has the higher objective on the questions that both scored."""
     if math.isnan(objective.value(other)):
         return not math.isnan(objective.value(arm))
     mine, theirs = (objective.value(one) for one in paired(arm, other, objective))
@@ -122,7 +122,7 @@ def beats(arm: Evaluation, other: Evaluation, objective: Objective) -> bool:
 
 
 def paired(arm: Evaluation, other: Evaluation, objective: Objective) -> tuple[Evaluation, Evaluation]:
-    """Return both arms without the questions that only one of them has a score for."""
+    """Return both arms without the questions that only one of them scored."""
     theirs_by_id = {row.id: row for row in other.rows}  # a pruned trial has fewer rows
     both = [(row, theirs_by_id[row.id]) for row in arm.rows if row.id in theirs_by_id]
     rows = [(a, b) for a, b in both if _scored(a, objective) == _scored(b, objective)]
@@ -131,7 +131,7 @@ def paired(arm: Evaluation, other: Evaluation, objective: Objective) -> tuple[Ev
 
 
 def _scored(row: Row, objective: Objective) -> list[bool]:
-    """Return which metrics of an objective have a score."""
+    """Return which of an objective's metrics have a score."""
     return [not math.isnan(row.scores.get(metric, math.nan)) for metric in objective.metrics]
 
 
@@ -147,14 +147,14 @@ def _rank(evaluation: Evaluation, objective: Objective) -> tuple[float, float, f
 def winners_curse(trials: Sequence[TrialRecord], objective: Objective, seed: int = 0) -> dict[str, float] | None:
     """Estimate the value of the best arm on new questions.
 
-    The best arm is chosen again on each of 1,000 resamples of the dev questions, and evaluated on the questions outside
-    the resample (the bootstrap bias correction of Tsamardinos et al., arXiv 1708.07180). The estimate is cautious,
-    because a resample has fewer different questions.
+    The best arm is chosen again on each of 1,000 resamples of the dev questions and evaluated on the questions outside
+    the resample (the bootstrap bias correction of Tsamardinos et al., arXiv 1708.07180). The estimate is conservative,
+    because a resample contains fewer distinct questions.
 
     Returns:
         ``dev``, the measured value; ``corrected``, the mean value on the questions outside the resamples; ``arms``, the
-        number of arms; and ``n``, the number of questions. None with fewer than two arms, or fewer than six questions
-        that all arms scored.
+        number of arms; and ``n``, the number of questions. None if there are fewer than two arms or fewer than six
+        questions that all arms scored.
     """
     tables = [objective.scores(one.dev) for one in trials]
     shared = [key for key in (tables[0] if tables else {}) if all(key in table for table in tables)]
@@ -176,10 +176,10 @@ def winners_curse(trials: Sequence[TrialRecord], objective: Objective, seed: int
 def worse_than(
     tried: Evaluation, finished: Sequence[TrialRecord], objectives: Sequence[Objective]
 ) -> TrialRecord | None:
-    """Return the best finished trial if it shows that another trial is worse, else None.
+    """Return the best finished trial if it is shown to be better than the given trial, otherwise None.
 
-    The two are compared on the questions that the other trial was evaluated on so far, by a one-sided Wilcoxon test, as
-    Optuna's ``WilcoxonPruner`` does. With several objectives nothing is pruned, as in Optuna.
+    Like Optuna's ``WilcoxonPruner``, this compares the two on the questions that the given trial was evaluated on so
+    far, with a one-sided Wilcoxon test. With several objectives, nothing is pruned, as in Optuna.
     """
     from scipy.stats import wilcoxon
 

@@ -1,4 +1,4 @@
-"""The search space: techniques, engines, knobs, prompts, and writers; and the program that a trial chooses.
+"""The search space (techniques, engines, knobs, prompts, and writers) and the program that a trial chooses from it.
 
 An *arm* is a program that a trial can choose.
 """
@@ -22,27 +22,28 @@ from querywright.programs.hyperparameters import Knob, Value
 from querywright.programs.selection import SELECT, SELECT_BY
 
 _COUNTS = ("n_queries", "n_sub_questions")
-"""Knobs for the number of the ``n_written`` texts that are used."""
+"""Knobs for how many of the ``n_written`` texts are used."""
 
 _STEP = 0.25
-"""Distance between values of a knob with fractions, if its range and its default are multiples of it."""
+"""Step between the values of a fractional knob, if the knob's range and default are multiples of it."""
 
 _WIDE = 50
-"""Ratio of the largest to the smallest integer from which a range is sampled on a logarithmic scale."""
+"""Ranges of integers are sampled on a logarithmic scale if the ratio of the largest to the smallest is at least this.
+"""
 
 
 Domain: TypeAlias = BaseDistribution
-"""Values to choose from, or a range of numbers, as an Optuna distribution."""
+"""An Optuna distribution: values to choose from, or a range of numbers."""
 
 
 def of_choices(values: Iterable[Value | None]) -> CategoricalDistribution:
-    """Return the domain of these values, in this order."""
+    """Return the domain with these values, in this order."""
     return CategoricalDistribution(list(values))
 
 
 def of_numbers(low: float, high: float, *, step: float | None = None, log: bool = False, whole: bool = False) -> Domain:
-    """Return the domain of a range of numbers, or of integers; ``high`` is lowered to the last multiple of ``step``."""
-    if step is not None:  # Optuna does the same, with a warning each time
+    """Return the domain for a range of floats or integers; ``high`` is lowered to the last multiple of ``step``."""
+    if step is not None:  # Optuna does the same, but warns each time
         first, each = Decimal(str(low)), Decimal(str(step))
         high = float(first + (Decimal(str(high)) - first) // each * each)
     if whole:
@@ -51,7 +52,7 @@ def of_numbers(low: float, high: float, *, step: float | None = None, log: bool 
 
 
 def nearest(domain: Domain, value: Value) -> Value:
-    """Return the value if the domain contains it, else the nearest number, else the first choice."""
+    """Return the value if the domain contains it, otherwise the nearest number, or the first choice if not numeric."""
     numbers: Any = domain
     choices: Sequence[Any] = getattr(domain, "choices", ())
     if choices:
@@ -69,7 +70,7 @@ def nearest(domain: Domain, value: Value) -> Value:
 
 
 def largest(domain: Domain) -> Value:
-    """Return the largest number of a domain, or its last choice if the choices are not numbers."""
+    """Return the largest number in a domain, or its last choice if the choices are not numbers."""
     numbers: Any = domain
     choices: Sequence[Any] = getattr(domain, "choices", ())
     words = any(isinstance(one, (str, bool)) for one in choices)
@@ -88,11 +89,11 @@ class TechniqueSpace:
     Args:
         name: The technique.
         engines: Engines or named retrievers to choose from.
-        given: The default value of every knob.
+        given: The default value for every knob.
         knobs: The searched knobs, each after the knobs that it depends on.
-        domains: The domain of each searched knob.
+        domains: The domain for each searched knob.
         prompts: Prompt variants, ``untuned`` first.
-        writers: Names of the LMs that may write for the technique; empty for the LM of the study.
+        writers: Names of the LMs that may write for the technique; empty for the study's LM.
     """
 
     name: str
@@ -117,7 +118,7 @@ class TechniqueSpace:
 
     @property
     def depth(self) -> int:
-        """The largest number of hits that an arm requests from a retriever."""
+        """The maximum number of hits that an arm requests from a retriever."""
         most: dict[str, Any] = dict(self.given) | {name: largest(domain) for name, domain in self.domains.items()}
         technique = technique_class(self.name)(None, **most)
         searched: Any = self.domains.get("gate")
@@ -130,11 +131,11 @@ class TechniqueSpace:
 class Space:
     """All arms of a study.
 
-    The first trials are the untuned techniques and, with ``each_prompt``, each prompt with default knobs. A technique
-    with a single arm is tried once and is not a choice after that.
+    The first trials are the untuned techniques and, if ``each_prompt`` is set, each prompt with default knobs. A
+    technique with a single arm is tried once and is not a choice after that.
 
     Args:
-        techniques: The techniques of the study, ``plain`` first.
+        techniques: The techniques in the study, ``plain`` first.
         reader: The name of the reader; None if no reader runs.
         each_prompt: Whether each prompt is in one of the first trials.
     """
@@ -154,28 +155,30 @@ class Space:
 
     @property
     def engines(self) -> tuple[str, ...]:
-        """The engines and named retrievers of all arms."""
+        """The engines and named retrievers that the arms use."""
         return tuple(dict.fromkeys(engine for one in self.techniques for engine in one.engines))
 
     @property
     def openings(self) -> list[tuple[str, str]]:
-        """Technique and prompt of the first trials: each technique untuned, then, if ``each_prompt``, each prompt."""
+        """Technique and prompt for the first trials: each technique untuned, then each prompt if ``each_prompt`` is
+        set.
+        """
         first = [(one.name, UNTUNED) for one in self.techniques]
         if self.each_prompt:
             first += [(one.name, prompt) for one in self.techniques for prompt in one.prompts[1:]]
         return first
 
     def suggest(self, trial: Any, number: int) -> ArmConfig:
-        """Return the arm of a trial; the first trials are fixed, and the sampler chooses the others."""
+        """Return the arm for a trial; the first trials are fixed, and the sampler chooses the others."""
         openings = self.openings
         opening = number < len(openings)
         technique, prompt = openings[number] if opening else (None, UNTUNED)
 
         def pick(name: str, domain: Domain, default: Value) -> Value:
-            if domain.single():  # a single value is not a parameter of the trial
+            if domain.single():  # a single value does not become a parameter of the trial
                 return nearest(domain, default)
             if opening:
-                # The same as enqueue_trial(), so that the sampler is not asked.
+                # Like enqueue_trial(), this bypasses the sampler.
                 settled = {name: nearest(domain, default)}
                 trial._fixed_params = {**getattr(trial, "_fixed_params", {}), **settled}
             chosen: Value = trial._suggest(name, domain)
@@ -184,15 +187,15 @@ class Space:
         return self._walk(pick, technique, prompt)
 
     def untuned(self, technique: str) -> ArmConfig:
-        """Return the arm of a technique with default knobs and prompts."""
+        """Return the technique's arm with default knobs and prompts."""
         return self._walk(lambda name, domain, default: nearest(domain, default), technique)
 
     def deepest(self, engine: str) -> int:
-        """Return the largest number of hits that an arm requests from an engine; 0 if no arm uses it."""
+        """Return the maximum number of hits that an arm requests from an engine; 0 if no arm uses it."""
         return max((one.depth for one in self.techniques if engine in one.engines), default=0)
 
     def _walk(self, pick: Pick, technique: str | None = None, prompt: str = UNTUNED) -> ArmConfig:
-        """Return the arm whose parameters ``pick`` chooses one after another."""
+        """Return the arm whose parameters ``pick`` chooses one by one."""
         name = technique or self.chosen[0]
         if name in self.chosen:
             name = str(pick("technique", of_choices(self.chosen), name))
@@ -214,12 +217,12 @@ def build_space(
     searched: Mapping[str, Sequence[Knob]] | None = None,
     writers: Sequence[str] = (),
 ) -> Space:
-    """Return the search space of a search.
+    """Return the space that a search covers.
 
     Args:
         spec: The search.
-        reader: The reader that ``reader_for`` returned; None if no reader runs.
-        searched: Knobs by technique whose values depend on the retriever.
+        reader: The reader from ``reader_for``; None if no reader runs.
+        searched: The knobs whose values depend on the retriever, by technique.
         writers: Names of the LMs that may write for techniques. Default: only the LM of the search.
 
     Raises:
@@ -243,7 +246,7 @@ def build_space(
 
 
 def _without_union(key: str, domain: Domain, values: Mapping[str, Any]) -> tuple[str, Domain]:
-    """The name and the values of a parameter, without ``union`` if the first list alone fills the budget."""
+    """Return a parameter's name and domain, without the fusion ``union`` if the first list alone fills the budget."""
     choices: Sequence[Any] = getattr(domain, "choices", ())
     budget = values["select_pool"] if values.get("select") else values.get("max_passages", 0)
     if key.endswith(f".{FUSION.name}") and "union" in choices and values.get("top_k", 0) >= budget and len(choices) > 1:
@@ -252,7 +255,7 @@ def _without_union(key: str, domain: Domain, values: Mapping[str, Any]) -> tuple
 
 
 def engines_of(spec: SearchSpec, name: str) -> tuple[str, ...]:
-    """Return the engines, or named retrievers, of a technique; the first retriever is always among the baseline's."""
+    """Return a technique's engines or named retrievers; the baseline's always include the first retriever."""
     own, first = technique_class(name).ENGINE, next(iter(spec.retrievers), "dense")
     named = spec.techniques[name].engines
     if name == PLAIN:
@@ -261,12 +264,12 @@ def engines_of(spec: SearchSpec, name: str) -> tuple[str, ...]:
 
 
 def knobs_of(name: str) -> dict[str, Knob]:
-    """Return the knobs of a technique by name, each after the knobs that it depends on."""
+    """Return a technique's knobs by name, each after the knobs that it depends on."""
     return {knob.name: knob for knob in sorted(technique_class(name).KNOBS, key=lambda knob: len(knob.when))}
 
 
 def domain_for(knob: Knob, asked: KnobSpace | None) -> Domain:
-    """Return the domain of a knob, from the values in a study; if they are None, the full range of the knob.
+    """Return a knob's domain, from the values in a study; if they are None, the knob's full range.
 
     Raises:
         InputError: A value is not allowed, or the range is empty.
@@ -302,7 +305,7 @@ def domain_for(knob: Knob, asked: KnobSpace | None) -> Domain:
 
 
 def domain_of(knob: Knob) -> Domain:
-    """Return the full range of a knob; wide ranges of integers are sampled on a logarithmic scale."""
+    """Return a knob's full range; wide ranges of integers are sampled on a logarithmic scale."""
     if knob.choices or isinstance(knob.default, bool):
         return of_choices(knob.choices or (False, True))
     low, high = float(knob.low or 0.0), float(knob.high or 0.0)
@@ -312,12 +315,12 @@ def domain_of(knob: Knob) -> Domain:
 
 
 def own_step(low: float, *others: float) -> float | None:
-    """Return the distance between values of a knob with fractions; None if every value is allowed."""
+    """Return the step between the values of a fractional knob; None if every value is allowed."""
     return _STEP if all((other - low) % _STEP == 0 for other in others) else None
 
 
 def variants_of(spec: SearchSpec, name: str) -> tuple[str, ...]:
-    """Return the prompt variants of a technique, ``untuned`` first."""
+    """Return a technique's prompt variants, ``untuned`` first."""
     named = spec.techniques[name].prompts
     found = [UNTUNED]
     for key, prompt in spec.prompts.items():
@@ -327,12 +330,12 @@ def variants_of(spec: SearchSpec, name: str) -> tuple[str, ...]:
 
 
 def reads_for(prompt: PromptSpec) -> bool:
-    """Return whether making a prompt variant needs a reader, whatever the objectives are."""
+    """Return whether making a prompt variant needs a reader, regardless of the objectives."""
     return prompt.part != "technique" or (prompt.metric is not None and "reader" in needs(prompt.metric))
 
 
 def lacking(spec: SearchSpec, name: str, prompt: PromptSpec) -> str | None:
-    """Return why a prompt variant does not fit a technique; None if it fits."""
+    """Return why a prompt variant does not suit a technique; None if it does."""
     known = predictors_of(spec, name)
     absent = [key for key in prompt.instructions if key not in known]
     if absent:
@@ -354,14 +357,14 @@ def predictors_of(spec: SearchSpec, name: str) -> list[str]:
 
 
 def _given(spec: SearchSpec, name: str, knobs: Mapping[str, Knob], domains: Mapping[str, Domain]) -> dict[str, Value]:
-    """Return the default value of every knob."""
+    """Return the default value for every knob."""
     values: dict[str, Any] = {key: value for key, value in spec.fixed.items() if key in knobs}
     asked = spec.techniques[name].knobs
     values |= {key: value for key, value in asked.items() if not isinstance(value, (list, KnobRange))}
     values |= {key: nearest(domain, knobs[key].default) for key, domain in domains.items()}
     counted = next((key for key in _COUNTS if key in domains and not domains[key].single()), None)
     if "n_written" in knobs and counted is not None:
-        values.setdefault("n_written", largest(domains[counted]))  # smaller numbers use the first of the same texts
+        values.setdefault("n_written", largest(domains[counted]))  # smaller numbers use only the first of these texts
     return dict(technique_class(name)(None, **values).knobs)
 
 

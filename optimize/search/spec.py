@@ -1,4 +1,4 @@
-"""The specification of a search: techniques, prompts, objectives, and limits, as checked plain data."""
+"""The specification of a search: techniques, prompts, objectives, and limits, as validated plain data."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BUDGET = 5
 
 
 def checked(check: Callable[[Any], Any]) -> Any:
-    """Return a pydantic validator from a function that raises an ``InputError``."""
+    """Make a pydantic validator from a function that raises an ``InputError``."""
 
     def validate(value: Any) -> Any:
         try:
@@ -73,7 +73,7 @@ def _finite(value: Any) -> Any:
 
 
 class StrictModel(BaseModel):
-    """Frozen plain data without unknown keys and without type conversion."""
+    """Frozen plain data that rejects unknown keys and does not convert types."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -83,12 +83,12 @@ Json = Annotated[JsonValue, AfterValidator(_finite)]
 
 
 class KnobRange(StrictModel):
-    """A range of a numeric knob, with both ends.
+    """A range of values for a numeric knob; both ends are included.
 
     Args:
         low: Smallest value.
         high: Largest value.
-        step: Distance between values. Default None: the default of the knob.
+        step: Step between values. Default None: the knob's default.
         log: Whether to sample on a logarithmic scale. Default False.
     """
 
@@ -115,7 +115,7 @@ KnobSpace = Annotated[
     PlainValidator(_values),
     PlainSerializer(lambda asked: asked.model_dump() if isinstance(asked, KnobRange) else asked),
 ]
-"""A range, a list of values to choose from, or one fixed value."""
+"""A range, a list of values to choose from, or a fixed value."""
 
 
 class PromptSpec(StrictModel):
@@ -123,12 +123,12 @@ class PromptSpec(StrictModel):
 
     Args:
         optimizer: A name in ``OPTIMIZERS``; None if only ``instructions`` are given.
-        arguments: Arguments of the optimizer.
+        arguments: Arguments for the optimizer.
         instructions: Instructions by predictor (``technique.write_queries``), set before the optimizer runs.
-        part: The predictors that are tuned: those in the technique, in the reader, or ``all``.
+        part: The predictors to tune: those in the technique, those in the reader, or ``all``.
         metric: The metric that the optimizer uses. Default: the first objective.
-        last: Whether the variant is tried after all trials, on the program that dev chose, and kept if the reader is
-            right more often with it. Only for ``part: reader``. Default False.
+        last: Whether to try the variant after all trials, on the program chosen on dev, and keep it if it makes the
+            reader right more often. Only for ``part: reader``. Default False.
     """
 
     optimizer: Annotated[str, one_of("optimizer", OPTIMIZERS)] | None = None
@@ -140,7 +140,7 @@ class PromptSpec(StrictModel):
 
     @property
     def parts(self) -> set[str]:
-        """The parts of the program that are tuned: ``technique``, ``reader``, or both."""
+        """The parts of the program to tune: ``technique``, ``reader``, or both."""
         return {"technique", "reader"} if self.part == "all" else {self.part}
 
     @model_validator(mode="after")
@@ -162,7 +162,7 @@ class PromptSpec(StrictModel):
                 yield f"arguments: {error}"
         if not self.last:
             return
-        # The variant must fit the reader of every program.
+        # The variant must suit the reader in every program.
         if self.part != "reader":
             yield "last: only reader prompts can be tried last; give part: reader"
         if self.optimizer in {"knn_few_shot", "ensemble"}:
@@ -179,9 +179,9 @@ class TechniqueSpec(StrictModel):
     """The search space of a technique.
 
     Args:
-        engines: Engines of the collection, or names in the study's ``retrievers``. Default: the engine that the
-            technique requires, else all ``retrievers``, else ``dense``.
-        knobs: Values by knob. A knob that is missing here is searched over its full range, unless ``search`` is
+        engines: The collection's engines, or names in the study's ``retrievers``. Default: the engine that the
+            technique requires, otherwise all ``retrievers``, otherwise ``dense``.
+        knobs: Values by knob. A knob that is not listed is searched over its full range, unless ``search`` is
             ``named``.
         search: ``all``: search every searchable knob; ``named``: search only the knobs in ``knobs``. Default ``all``.
         prompts: Names in the study's ``prompts``; ``untuned`` is always a choice. Default None: all that fit.
@@ -198,7 +198,7 @@ class SamplerSpec(StrictModel):
 
     Args:
         name: ``tpe``, ``random``, ``nsga2``, ``nsga3``, ``gp`` or ``cmaes``. Default ``tpe``.
-        arguments: Arguments of the sampler, without its seed, which follows from the study and the trial.
+        arguments: Arguments for the sampler, without the seed, which is derived from the study and the trial.
     """
 
     name: str = "tpe"
@@ -216,12 +216,12 @@ class SamplerSpec(StrictModel):
 
 
 class BudgetSpec(StrictModel):
-    """Limits of a study, counted over all workers and resumed runs. None: no limit.
+    """Limits on a study, counted over all workers and resumed runs; None means no limit.
 
     Args:
-        calls: LM calls, each attempt counted.
-        tokens: Input and output tokens of the calls.
-        dollars: Estimated US dollars of the calls.
+        calls: Number of LM calls, counting each attempt.
+        tokens: Number of input and output tokens in the calls.
+        dollars: Estimated cost of the calls in US dollars.
     """
 
     calls: int | None = Field(default=None, ge=0)
@@ -248,28 +248,28 @@ class SearchSpec(StrictModel):
     Args:
         name: The name of the search, for its storage and report.
         reader: The name of a reader, ``auto`` or ``none``. Default ``auto``.
-        objectives: Metrics and costs, as ``objective_named`` takes them. The first one decides between programs of the
-            front. Default ``decision_useful``.
+        objectives: Metrics and costs (see ``objective_named``). The first one decides between programs on the front.
+            Default ``decision_useful``.
         techniques: Search spaces by technique; the baseline ``plain`` is always one of them.
-        retrievers: Collections to choose from, by name, such as those of several passage lengths or embedders. The
-            baseline searches the first. Default: the study's collection alone.
-        prompts: Prompt variants by name (letters, digits, ``-`` and ``_``). An optimizer with two names runs twice,
-            with different seeds.
-        fixed: Values of knobs, for every technique that has the knob. ``max_passages``, the number of passages that
-            each program may show, is 5 if it is missing. A technique may name its own number, list, or range of it.
+        retrievers: Collections to choose from, by name, for example with different passage lengths or embedders. The
+            baseline searches the first one. Default: only the study's collection.
+        prompts: Prompt variants by name (letters, digits, ``-``, and ``_``). An optimizer listed under two names runs
+            twice, with different seeds.
+        fixed: Values of knobs, for every technique that has the knob. ``max_passages``, the maximum number of passages
+            that each program may show, is 5 if it is not listed. A technique may set its own number, list, or range.
         trials: Number of trials. Default 50.
-        each_prompt: Whether each prompt variant is tried once with default knobs before the sampler proposes trials.
+        each_prompt: Whether to try each prompt variant once with default knobs before the sampler proposes trials.
             Default False.
-        seed: Seed of the split, the prompts, and the search. Default 0.
+        seed: Seed for the split, the prompts, and the search. Default 0.
         sampler: The sampler that proposes trials.
-        pruner: ``paired`` stops a trial when a paired test shows that it is worse than the best (with one objective);
-            ``none`` runs all trials to the end. Default ``paired``.
-        budget: Limits of the study.
-        threads: Questions that each worker evaluates at a time, and calls of a remote LM. Default None: 4, or up to the
-            limit of the LM's server.
+        pruner: ``paired`` stops a trial when a paired test shows that it is worse than the best trial (only with one
+            objective); ``none`` runs all trials to the end. Default ``paired``.
+        budget: Limits on the study.
+        threads: Number of questions that each worker evaluates at a time, and of concurrent calls to a remote LM.
+            Default None: 4, or up to the limit of the LM's server.
         max_failures: Share of a trial's questions that may fail, 0 to 1. Default 0.05.
         allow_copies: Whether prompts that copy training text may be tried and recommended. Default False.
-        slices: Columns of the questions, and ``known``, to show the results on test by. Default none.
+        slices: Question columns (and ``known``) by which to group the results on test. Default none.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
@@ -293,7 +293,7 @@ class SearchSpec(StrictModel):
     @field_validator("techniques")
     @classmethod
     def _baseline_first(cls, named: dict[str, TechniqueSpec]) -> dict[str, TechniqueSpec]:
-        """Add the baseline with its default knobs if the search does not name it."""
+        """Add the baseline with default knobs if the search does not name it."""
         return {PLAIN: named.get(PLAIN, TechniqueSpec(search="named")), **named}
 
     @field_validator("fixed")
@@ -317,7 +317,7 @@ class SearchSpec(StrictModel):
         return [key for key, prompt in self.prompts.items() if prompt.last]
 
     def prompt_of(self, variant: str) -> PromptSpec | None:
-        """Return the prompt variant of that name; None for untuned prompts."""
+        """Return the prompt variant with the given name; None for untuned prompts."""
         return None if variant == UNTUNED else self.prompts[variant]
 
     def to_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Arms and trials: how Optuna's storage keeps them, which are best, and their names."""
+"""Arms and trials: their form in Optuna's storage, their ranking, and their names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from querywright.progress import LiveArm
 TrialState = Literal["running", "complete", "pruned", "failed"]
 
 ARM, RESULT = "arm", "result"
-"""Attributes of a trial in Optuna's storage: its arm, and its results."""
+"""Attributes of a trial in Optuna's storage: its arm and its results."""
 
 MET = "met"
 """Attribute of a trial in Optuna's storage: its score while it runs."""
@@ -40,7 +40,7 @@ class ArmConfig:
         knobs: The value of every knob of the technique.
         prompt: ``untuned``, or a name in the study's ``prompts``. Default ``untuned``.
         reader: The name of the reader; None if no reader runs.
-        writer: The name of the LM that writes, in the study's ``writers``; None if the study has none.
+        writer: The name in the study's ``writers`` of the LM that writes; None if the study has no writers.
     """
 
     technique: str
@@ -61,7 +61,7 @@ class ArmConfig:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ArmConfig:
-        """Return the arm from the JSON object of ``to_json``."""
+        """Return the arm from a JSON object made by ``to_json``."""
         return cls(**data)
 
 
@@ -77,19 +77,19 @@ class TrialRecord:
         state: ``running``, ``complete``, ``pruned`` or ``failed``.
         arm: The program.
         values: Value of each objective; empty if the trial is not complete.
-        dev: Results on dev, question by question (of a pruned trial: the first questions); empty while the trial runs,
-            and if too many questions failed. Its rows have only scores, label, passages, fallbacks, cost, seconds,
-            failure, and unjudged.
-        spent: LM calls of the trial, made and cached, with those of prompts that it compiled.
+        dev: Results on dev, question by question (for a pruned trial, only the first questions); empty while the trial
+            runs, and if too many questions failed. Its rows contain only scores, label, passages, fallbacks, cost,
+            seconds, failure, and unjudged.
+        spent: The trial's LM calls, both made and cached, including the calls for compiling its prompts.
         prompt_spent: The part of ``spent`` for compiling prompts.
-        judged: LM calls of judges.
-        same_as: The number of an earlier trial with the same arm, whose results this trial copies; else None.
+        judged: LM calls by judges.
+        same_as: The number of an earlier trial with the same arm, whose results this trial copies; otherwise None.
         params: Optuna's parameters.
         began: Start of the trial (Unix time, seconds).
         ended: End of the trial (Unix time, seconds); None while it runs.
-        worker: A random mark of the worker that ended the trial.
+        worker: A random id of the worker that ended the trial.
         message: Why the trial failed or was pruned.
-        met: The score so far, while the trial runs; else None.
+        met: The score so far while the trial runs; otherwise None.
     """
 
     number: int
@@ -110,13 +110,13 @@ class TrialRecord:
 
     @property
     def name(self) -> str:
-        """The name of the trial in tables."""
+        """The trial's name in tables."""
         return f"trial {self.number}"
 
     def to_text(self) -> str:
-        """Return the results as the text of a trial's attribute, without arm and parameters.
+        """Return the results as a string for a trial's attribute, without arm and parameters.
 
-        The results are one text, because Optuna copies every value of an attribute each time that it returns a trial.
+        The results are a single string, because Optuna copies every value in an attribute each time it returns a trial.
         """
         told = {
             "values": {name: finite(value) for name, value in self.values.items()},
@@ -153,7 +153,9 @@ class TrialRecord:
 
 
 def points(trials: Sequence[TrialRecord], objectives: Sequence[Objective]) -> dict[int, tuple[float, ...]]:
-    """Return the values of complete trials by number, without trials that lack a value; larger is better."""
+    """Return the values of complete trials by number, without trials that lack a value, scaled so that larger is
+    better.
+    """
     found = {
         one.number: tuple(aim.sign * one.values.get(aim.name, math.nan) for aim in objectives)
         for one in sorted(ended(trials, "complete"), key=lambda one: one.number)
@@ -164,8 +166,8 @@ def points(trials: Sequence[TrialRecord], objectives: Sequence[Objective]) -> di
 def front(trials: Sequence[TrialRecord], objectives: Sequence[Objective]) -> list[int]:
     """Return the numbers of the complete trials that no other trial beats.
 
-    A trial beats another if it is as good in every objective and better in one. Of trials with the same values, only
-    the first counts.
+    A trial beats another if it is at least as good in every objective and better in one. If trials have the same
+    values, only the first counts.
     """
     first = {point: number for number, point in reversed(points(trials, objectives).items())}
     return sorted(
@@ -176,7 +178,7 @@ def front(trials: Sequence[TrialRecord], objectives: Sequence[Objective]) -> lis
 
 
 def ranked(trials: Sequence[TrialRecord], aim: Objective) -> list[TrialRecord]:
-    """Return the complete trials with a value, the best first; equal trials by number."""
+    """Return the complete trials with a value, best first; ties are sorted by number."""
     values = points(trials, [aim])
     scored = [one for one in trials if one.number in values]
     return sorted(scored, key=lambda one: (-values[one.number][0], one.number))
@@ -190,11 +192,11 @@ def cheapest(
     Args:
         trials: The trials.
         objectives: The first one measures quality.
-        within: How much lower than the best value the first objective may be. Default 0.01, a point.
-        cost: The cost. Default: the first cost among the objectives, else ``tokens``.
+        within: How much lower than the best value the first objective may be. Default 0.01, which is one point.
+        cost: The cost. Default: the first cost among the objectives, otherwise ``tokens``.
 
     Returns:
-        The trial; of equally cheap trials, the best. None if no trial has a value.
+        The trial (the best one if several are equally cheap); None if no trial has a value.
     """
     order, first = ranked(trials, objectives[0]), objectives[0].name
     near = [one for one in order if one.values[first] >= order[0].values[first] - within - 1e-9]
@@ -203,19 +205,19 @@ def cheapest(
 
 
 def best(trials: Sequence[TrialRecord], aim: Objective) -> TrialRecord | None:
-    """Return the complete trial with the best value, the first of equal ones; None if no trial has a value."""
+    """Return the complete trial with the best value (the first one if tied); None if no trial has a value."""
     return next(iter(ranked(trials, aim)), None)
 
 
 def ended(trials: Sequence[TrialRecord], *states: str) -> list[TrialRecord]:
-    """Return the trials in one of these states. Default: all that are not running."""
+    """Return the trials in any of these states. Default: all that are not running."""
     return [one for one in trials if one.state in (states or ("complete", "pruned", "failed"))]
 
 
 def interval(record: TrialRecord, aim: Objective) -> Mean:
     """Return the value of a trial with its 95 % interval over questions; a cost has no interval.
 
-    A question counts if every metric of the objective has a score.
+    A question counts if every metric in the objective has a score.
     """
     value, rows = record.values.get(aim.name, math.nan), record.dev.rows
     if not rows or not aim.metrics:
@@ -226,7 +228,7 @@ def interval(record: TrialRecord, aim: Objective) -> Mean:
 
 
 def arm_name(arm: ArmConfig) -> str:
-    """Return the name of an arm without its knobs, such as ``hyde@dense, prompts few, reader short_answer``."""
+    """Return an arm's name without its knobs, such as ``hyde@dense, prompts few, reader short_answer``."""
     name = f"{arm.technique}@{arm.engine}"
     if arm.prompt != UNTUNED:
         name += f", prompts {arm.prompt}"
@@ -235,13 +237,13 @@ def arm_name(arm: ArmConfig) -> str:
 
 
 def changed_knobs(arm: ArmConfig) -> str:
-    """Return the knobs of an arm that differ from their defaults; ``-`` if all are at their defaults."""
+    """Return an arm's knobs that differ from their defaults; ``-`` if none do."""
     defaults = {knob.name: knob.default for knob in TECHNIQUES[arm.technique].KNOBS}
     return " ".join(f"{name}={value}" for name, value in arm.knobs.items() if defaults.get(name) != value) or "-"
 
 
 def standing(trials: Sequence[TrialRecord], aim: Objective, total: int) -> tuple[str, list[LiveArm]]:
-    """Return the name of the objective and the score so far of each trial, for a progress bar.
+    """Return the objective's name and each trial's score so far, for a progress bar.
 
     Args:
         trials: The trials.

@@ -1,4 +1,4 @@
-"""A worker: takes new trials, or trials of a worker that died, evaluates their arms on dev, and stores the results."""
+"""A worker: takes new trials or a dead worker's trials, evaluates their arms on dev, and stores the results."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ from querywright.optimize.search.spec import PLAIN
 from querywright.optimize.search.trials import ARM, MET, RESULT, ArmConfig, TrialRecord, standing
 
 BLOCKS = 5
-"""Maximum number of blocks of questions; after each, a trial may be pruned."""
+"""Maximum number of blocks of questions; a trial may be pruned after each block."""
 
 SMALLEST_BLOCK = 8
 """Minimum number of questions in a block."""
 
 LOOKS = 100
-"""Maximum number of reports of a trial's score while it runs."""
+"""Maximum number of score reports from a running trial."""
 
 LOOK_SECONDS = 1.0
-"""Minimum time between two reports."""
+"""Minimum time between two score reports."""
 
 LOCK_SECONDS = 0.1
-"""Time between two attempts to take a lock."""
+"""Time between two attempts to acquire a lock."""
 
 IDLE_SECONDS = 0.2
-"""Time between two checks of a worker that waits for the others."""
+"""Time between two checks by a worker that is waiting for the others."""
 
 MOST_FAILED = 5
-"""Failed trials from which a study stops, if more than half of all trials failed."""
+"""Minimum number of failed trials before a study stops; more than half of all trials must also have failed."""
 
 
 class Locks:
-    """The locks of a search with a single worker, which are always free."""
+    """The locks for a search with a single worker; they are always free."""
 
     def take(self, name: str) -> contextlib.ExitStack | None:
-        """Return the lock of a name, which its ``with`` block releases; None if another worker has it."""
+        """Return the lock with the given name, which its ``with`` block releases; None if another worker has it."""
         return contextlib.ExitStack()
 
     @contextlib.contextmanager
     def hold(self, name: str) -> Iterator[None]:
-        """Wait for the lock of a name and hold it in the ``with`` block."""
+        """Wait for the lock with the given name, and hold it in the ``with`` block."""
         while (held := self.take(name)) is None:
             time.sleep(LOCK_SECONDS)
         with held:
@@ -62,15 +62,15 @@ class Locks:
 class Worker:
     """Runs the trials of a search, alone or with other workers that share Optuna's storage and the locks.
 
-    If a worker is killed, another worker runs its trial again, with the cached answers and the same result.
+    If a worker is killed, another worker reruns its trial with the cached answers and gets the same result.
 
     Args:
         search: The open search.
-        study: Optuna's study of the search.
+        study: Optuna's study for the search.
         locks: Locks that all workers share.
         name: The name of the worker.
         check: Called before a trial is taken; it may raise to end this run.
-        looked: Called after each trial, from time to time during a trial, and while the worker waits.
+        looked: Called after each trial, periodically during a trial, and while the worker waits.
     """
 
     search: Search
@@ -88,7 +88,7 @@ class Worker:
         Raises:
             BudgetError: The budget is spent.
             TooManyFailuresError: The baseline failed.
-            QuerywrightError: Most trials failed, another run gave the study more trials, or the LM is out of reach.
+            QuerywrightError: Most trials failed, another run added trials to the study, or the LM cannot be reached.
         """
         spec, splits = self.search.spec, self.search.splits
         aims = [metric for one in self.search.objectives for metric in one.metrics]
@@ -114,20 +114,20 @@ class Worker:
             self.looked()
 
     def _tell(self, what: str, done: int) -> None:
-        """Report progress: all questions of finished trials, and ``done`` questions of the current trial."""
+        """Report progress: all questions in finished trials, and ``done`` questions in the current trial."""
         if self.search.progress is not None:
             total = len(self.search.splits.dev)
             self.search.progress(what, len(self._ended) * total + done, self.search.spec.trials * total)
 
     def finished(self) -> list[TrialRecord]:
-        """Return the records of all trials that ended."""
+        """Return the records of all trials that have ended."""
         for one in self.study.get_trials(deepcopy=False):
             if one.number not in self._ended and one.state.is_finished():
                 self._ended[one.number] = TrialRecord.of(one)
         return [self._ended[number] for number in sorted(self._ended)]
 
     def records(self) -> list[TrialRecord]:
-        """Return the records of all trials whose arm is chosen, with running trials."""
+        """Return the records of all trials whose arm has been chosen, including running trials."""
         under_way = [one for one in self.study.get_trials(deepcopy=False) if not one.state.is_finished()]
         found = [*self.finished(), *(TrialRecord.of(one) for one in under_way if ARM in one.user_attrs)]
         return sorted(found, key=lambda one: one.number)
@@ -153,7 +153,7 @@ class Worker:
                 record = self._tried(record, arm, finished, trial)
             except (TooManyFailuresError, OptimizerError) as error:
                 if self._is_baseline(arm):
-                    raise  # a resumed study runs the baseline again
+                    raise  # a resumed study reruns the baseline
                 record = replace(record, state="failed", message=str(error)[:500])
         record = replace(record, ended=time.time(), spent=search.spent_since(before), judged=search.judged - judged)
         complete = record.state == "complete"
@@ -172,7 +172,7 @@ class Worker:
         return arm == self.search.space.untuned(PLAIN)
 
     def _take(self) -> tuple[Any, contextlib.ExitStack] | None:
-        """Return a trial of a worker that died, else a new trial, with its lock; None if other workers run the rest."""
+        """Return a dead worker's trial or else a new trial, with its lock; None if other workers run the rest."""
         import optuna
 
         with self.locks.hold("ask"):
@@ -184,7 +184,7 @@ class Worker:
                 if lock is not None:
                     if not self.study._storage.get_trial(one._trial_id).state.is_finished():
                         return optuna.trial.Trial(self.study, one._trial_id), lock
-                    lock.close()  # its worker ended it in between
+                    lock.close()  # its worker ended it in the meantime
             if len(trials) >= self.search.spec.trials:
                 return None
             trial = self.study.ask()
@@ -193,7 +193,7 @@ class Worker:
             return trial, lock
 
     def _met(self, trial: Any, record: TrialRecord, rows: Sequence[Row]) -> None:
-        """Report the score of a running trial."""
+        """Report a running trial's score."""
         from optuna.exceptions import UpdateFinishedTrialError
 
         done, total, now = len(rows), len(self.search.splits.dev), time.monotonic()
@@ -239,10 +239,10 @@ class Worker:
 
 
 def run_search(search: Search) -> Worker:
-    """Run all trials of a search in memory, and return the worker with its records and Optuna's study.
+    """Run all trials of a search in memory, and return the worker, which has the records and Optuna's study.
 
     Raises:
-        QuerywrightError: The same errors as ``Worker.work``.
+        QuerywrightError: Same as for ``Worker.work``.
     """
     worker = Worker(search, optuna_study(search.spec))
     aim, total = search.objectives[0], len(search.splits.dev)

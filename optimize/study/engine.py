@@ -1,4 +1,4 @@
-"""Run a study: workers run trials, dev decides, and the best program is evaluated on test once."""
+"""Run a study: workers run trials, a program is chosen on dev, and the best program is evaluated once on test."""
 
 from __future__ import annotations
 
@@ -42,30 +42,34 @@ from querywright.progress import Progress
 
 SPEC_FILE = "study.yaml"
 SPEC, BUDGET, DATA, TEST, OUTCOME, SPENT = "spec", "budget", "data", "test", "outcome", "spent"
-"""Attributes of a study in its storage."""
+"""The study's attributes in its storage."""
 
 ELSEWHERE = "postgresql://"
-"""The storage in a study's file if the address of its database is not stored, because it may hold a password."""
+"""The storage value in a study's file if its database address is not stored, because the address may contain a
+password.
+"""
 
 _LIBPQ = ("PGHOST", "PGHOSTADDR", "PGSERVICE")
-"""Environment variables from which PostgreSQL's library takes the address of its server."""
+"""Environment variables from which PostgreSQL's client library reads the server address."""
 
 STORAGE = "QUERYWRIGHT_STORAGE"
-"""Environment variable for the address of a storage, which other users of the machine cannot read."""
+"""Environment variable for a storage's address, so that other users on the machine cannot read the address."""
 
 REPORT_SECONDS = 1.0
 """Minimum time between two reports of progress."""
 
 WAIT_SECONDS = 60.0
-"""Time for other workers to receive the answers of running LM calls, and to see that the study has ended."""
+"""Time that other workers have to receive the answers of running LM calls and to notice that the study has ended."""
 
 AGAIN = "give another name and another --out; cached answers cost nothing"
 
 GOLDEN = 3
-"""Number of golden questions of a saved program."""
+"""Number of golden questions in a saved program."""
 
 RECOMMENDED, RUNNER_UP = "recommended", "runner-up"
-"""Names of the artifacts: the recommended program, and the other one of the best arm and the baseline."""
+"""Names of the artifacts: the recommended program, and the runner-up (the best arm or the baseline, whichever was not
+recommended).
+"""
 
 _MADE = (
     "recommended",
@@ -78,7 +82,7 @@ _MADE = (
     "data",
     "judges",
 )
-"""Parts of the outcome that an artifact has in its manifest."""
+"""Parts of the outcome that are copied to an artifact's manifest."""
 
 _logger = logging.getLogger(__name__)
 
@@ -99,26 +103,28 @@ def run_study(
 ) -> Snapshot:
     """Run or resume a study.
 
-    Trials are in Optuna's storage, answers and the budget in the store, so the same call resumes a study that was
-    interrupted or killed. The same call while the study runs is one more worker, also on another host if both have the
-    same PostgreSQL storage.
+    Trials are kept in Optuna's storage, and answers and the budget in the store, so the same call resumes a study that
+    was interrupted or killed. Making the same call while the study runs adds a worker, even on a different host if both
+    use the same PostgreSQL storage.
 
     Args:
         spec: The checked study.
-        folder: The study's folder, which is made if it is missing.
-        open_search: Opens the search, given the address of the PostgreSQL database that stores the answers (None: the
-            workspace) and the name of the budget.
-        reopen: Whether to open the search of a finished study too, to compare its data. Default False.
+        folder: The study's folder; it is created if it is missing.
+        open_search: Opens the search, given the address of the PostgreSQL database that stores the answers (None for
+            the workspace) and the budget's name.
+        reopen: Whether to open the search even if the study is finished, to check that its data is unchanged. Default
+            False.
         workers: Number of processes, 1 or more; the others run ``study resume``. Default 1.
         home: The workspace.
-        storage: The address of the storage, in place of the one in ``spec``, which has no password.
-        command: The command or call that makes the study again, for the report.
-        progress: Called after each question, and about once a second while others work.
-        tell: Called with each warning. Default: a warning of the log.
+        storage: The storage's address, which replaces the one in ``spec``, because that one has no password.
+        command: The command or call that reruns the study, for the report.
+        progress: Called after each question, and about once a second while other workers run.
+        tell: Called with each warning. Default: write it to the log.
 
     Raises:
-        InputError: The folder or the storage holds another study, or something that is named cannot be used.
-        OutageError: The LM is out of reach; nothing is lost.
+        InputError: The folder or the storage contains a different study, or something named in the study cannot be
+            used.
+        OutageError: The LM cannot be reached; nothing is lost.
         BudgetError: The budget is spent; nothing is lost.
         QuerywrightError: Most trials failed.
     """
@@ -127,12 +133,12 @@ def run_study(
     where = storage_of(spec, storage)
     kind = storage_kind(where)
     kept = spec
-    if kind != storage_kind(spec.storage):  # the folder stores no address but the one in the study's own file
+    if kind != storage_kind(spec.storage):  # the folder stores only the address in the study's own file
         kept = spec.model_copy(update={"storage": ELSEWHERE if kind == "postgresql" else where})
     _check_folder(kept, folder)
     with open_storage(where, folder, spec.name) as store:
         _settle_spec(store, spec)
-        write_spec(kept, folder / SPEC_FILE)  # last, so that a study that is refused changes nothing
+        write_spec(kept, folder / SPEC_FILE)  # last, so that a rejected study changes nothing
         finished = store.attribute(OUTCOME) is not None
         if reopen or not finished:
             with _workers_beside(0 if finished else workers - 1, folder, where, home):
@@ -145,7 +151,7 @@ def run_study(
 
 
 def _work(store: StudyStorage, search: Search, folder: Path, command: str) -> None:
-    """Run trials until all have ended, then evaluate on test."""
+    """Run trials until all have ended, and then evaluate on test."""
     spec = search.spec
     check = partial(_check_trials, store, spec.trials)
     worker = Worker(search, optuna_study(spec, store.trials), store, secrets.token_hex(2), check)
@@ -163,10 +169,10 @@ def snapshot(folder: Path, storage: str | None = None) -> Snapshot:
 
     Args:
         folder: The study's folder.
-        storage: The address of the storage, if the folder does not have it.
+        storage: The storage's address, if it is not in the folder.
 
     Raises:
-        InputError: The folder holds no study.
+        InputError: The folder does not contain a study.
     """
     spec = spec_in(folder)
     where = storage_of(spec, storage)
@@ -187,7 +193,7 @@ def storage_of(spec: StudySpec, storage: str | None) -> str:
     """Return the storage of a study.
 
     Raises:
-        InputError: The study is in a database, and its address is not given.
+        InputError: The study is in a database, but its address is not given.
     """
     if storage is None and spec.storage == ELSEWHERE and not any(name in os.environ for name in _LIBPQ):
         raise InputError(
@@ -198,7 +204,7 @@ def storage_of(spec: StudySpec, storage: str | None) -> str:
 
 @contextlib.contextmanager
 def _workers_beside(count: int, folder: Path, storage: str, home: Path | None) -> Iterator[None]:
-    """Run further workers during the ``with`` block, each with the command ``study resume``.
+    """Run additional workers during the ``with`` block, each with the command ``study resume``.
 
     If a worker is killed, another worker takes over its trial. If this process is killed, the workers continue.
     """
@@ -241,7 +247,7 @@ def _snapshot_of(spec: StudySpec, store: StudyStorage) -> Snapshot:
 
 
 def _check_trials(store: StudyStorage, mine: int) -> None:
-    """Raise if another run gave the study more trials, because the test depends on their number."""
+    """Raise if another run added trials to the study, because the result on test depends on the number of trials."""
     trials = store.attribute(SPEC)["trials"]
     if trials != mine:
         raise QuerywrightError(
@@ -250,7 +256,7 @@ def _check_trials(store: StudyStorage, mine: int) -> None:
 
 
 def _conclude(worker: Worker, store: StudyStorage, folder: Path, command: str) -> None:
-    """Choose a program, evaluate it on test, and save it; only the first worker does so, or the next one if it died."""
+    """Choose a program, evaluate it on test, and save it; only the first worker does this (the next one if it died)."""
     search = worker.search
     with store.hold("finish"):
         if store.attribute(OUTCOME) is not None:
@@ -267,13 +273,13 @@ def _conclude(worker: Worker, store: StudyStorage, folder: Path, command: str) -
 def finish(search: Search, trials: Sequence[TrialRecord], folder: Path, *, command: str) -> dict[str, Any]:
     """Evaluate on test, save programs in the study's folder, and return the outcome as plain data.
 
-    A repeated call has the same result.
+    A repeated call returns the same result.
 
     Args:
         search: The search.
         trials: All trials.
         folder: The study's folder.
-        command: The command that makes the study again.
+        command: The command that reruns the study.
     """
     began = search.judged
     tested = run_test(search, trials)
@@ -313,10 +319,10 @@ def finish(search: Search, trials: Sequence[TrialRecord], folder: Path, *, comma
 
 
 def _copied_prompts(search: Search, trials: Sequence[TrialRecord]) -> dict[str, list[str]]:
-    """Return the training texts that prompts copy, by the name of the prompts, whichever worker tried them."""
+    """Return the training texts that were copied into prompts, by prompt name, whichever worker tried the prompts."""
     for one in trials:
         if search.spec.allow_copies and one.state == "complete":
-            search.variant(one.arm)  # notes its copies
+            search.variant(one.arm)  # records its copies
     found = {name: [*map(str, copies)] for name, copies in search.copied.items()}
     for one in trials:
         if one.state == "failed" and COPIED in one.message:
@@ -368,14 +374,14 @@ def _save(search: Search, tested: TestOutcome, outcome: dict[str, Any], folder: 
 
 
 def _looker(worker: Worker, store: StudyStorage) -> Callable[..., None]:
-    """Return a function that stores the cost so far for all workers, and shows the scores of their trials."""
+    """Return a function that stores the cost so far for all workers and shows their trials' scores."""
     search, last, most = worker.search, 0.0, worker.search.spec.budget.calls
     earlier, start = store.attribute(SPENT, {}), search.total + search.judged
 
     def made() -> dict[str, Any]:
         if search.budget is not None:
             return search.budget.spent._asdict()
-        cost = search.total + search.judged - start  # without a budget there is one worker
+        cost = search.total + search.judged - start  # without a budget there is only one worker
         return {name: earlier.get(name, 0) + getattr(cost, name) for name in ("calls", "tokens", "dollars")}
 
     def calls() -> str:
@@ -395,7 +401,7 @@ def _looker(worker: Worker, store: StudyStorage) -> Callable[..., None]:
 
 
 def _check_folder(spec: StudySpec, folder: Path) -> None:
-    """Raise if a folder holds another study or other files."""
+    """Raise if a folder contains a different study or unrelated files."""
     if (folder / SPEC_FILE).is_file():
         before = spec_in(folder)
         _same_study(before, spec, f"the folder {str(folder)!r}")
@@ -409,7 +415,7 @@ def _check_folder(spec: StudySpec, folder: Path) -> None:
 
 
 def _settle_spec(store: StudyStorage, spec: StudySpec) -> None:
-    """Store the specification of a new study, or raise if the storage holds a different one."""
+    """Store the specification of a new study, or raise if the storage contains a different one."""
     optuna_study(spec, store.trials)
     with store.hold("ask"):
         known = store.attribute(SPEC)

@@ -1,4 +1,4 @@
-"""Count the LM calls that a study makes at most, before an LM is asked anything."""
+"""Compute the maximum number of LM calls in a study, before any LM is called."""
 
 from __future__ import annotations
 
@@ -19,17 +19,19 @@ from querywright.programs import RAG, make_program, technique_class
 from querywright.retrieval.types import Hit
 
 TEST_PROGRAMS = 6
-"""Programs evaluated on test: baseline, best, untuned technique, untuned reader, closed book, and oracle evidence."""
+"""Number of programs evaluated on test: baseline, best, untuned technique, untuned reader, closed book, and oracle
+evidence.
+"""
 
 
 def most_calls(spec: StudySpec, space: Space, splits: Splits) -> dict[str, Any]:
-    """Return the LM calls that a study makes at most: trials times questions times calls per question.
+    """Return the maximum number of LM calls in a study: trials times questions times calls per question.
 
-    Every trial counts as the most expensive technique, and no answer as cached.
+    Every trial counts as a trial of the most expensive technique, and no answer counts as cached.
 
     Returns:
-        ``calls_per_question`` of each technique, without the reader; ``trials`` and ``test``, the calls of these two
-        stages; and ``calls``, their sum. Calls of optimizers, judges, and retries are not included.
+        ``calls_per_question`` for each technique, without the reader; ``trials`` and ``test``, the calls in these two
+        stages; and ``calls``, their sum. Calls by optimizers and judges are not included, and neither are retries.
     """
     each = {one.name: calls_per_question(one, splits.dev[0]) for one in space.techniques}
     most, programs = max(each.values()), TEST_PROGRAMS + (FRONT if len(spec.objectives) > 1 else 0)
@@ -39,7 +41,7 @@ def most_calls(spec: StudySpec, space: Space, splits: Splits) -> dict[str, Any]:
 
 
 def calls_per_question(space: TechniqueSpace, question: Question) -> int:
-    """Return the LM calls of a technique for a question: the most of default knobs and of the largest values."""
+    """Return a technique's LM calls per question: the maximum over default knobs and the largest knob values."""
     if not technique_class(space.name).LM_STAGES:
         return 0
     most: dict[str, Any] = {**space.given, **{name: largest(domain) for name, domain in space.domains.items()}}
@@ -52,7 +54,7 @@ def calls_per_question(space: TechniqueSpace, question: Question) -> int:
 
 
 class _MadeUpPassages:
-    """Returns as many passages as a search asks for, other ones for each query."""
+    """Returns as many passages as a search requests, with different passages for each query."""
 
     fingerprint = "made up"
 
@@ -70,13 +72,13 @@ class _MadeUpPassages:
 
 
 def _made_up_answer(turn: Turn) -> str:
-    """Return filler in the requested form; no two answers are equal."""
+    """Return filler in the requested form; no two answers are the same."""
     fields = {} if turn.schema is None else turn.schema["properties"]
     return json.dumps({name: _filler(one, f"{name} {turn.number}") for name, one in fields.items()})
 
 
 def _filler(schema: Any, mark: str) -> Any:
-    """Return a value of a JSON schema."""
+    """Return a value that matches a JSON schema."""
     if "enum" in schema or "const" in schema:
         return schema.get("enum", [schema.get("const")])[0]
     kind = schema.get("type")

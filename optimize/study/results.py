@@ -1,4 +1,4 @@
-"""The state and the results of a study: as plain data, as rows of tables, and as one HTML page."""
+"""The state and the results of a study as plain data, as table rows, and as one HTML page."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _FACTS = ("same_as", "worker", "began", "ended", "message")
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What all workers and runs of a study spent: LM calls made and cached, tokens, and US dollars."""
+    """The cost of a study over all workers and runs: LM calls made and cached, tokens, and US dollars."""
 
     calls: int = 0
     saved: int = 0
@@ -53,13 +53,13 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The content of a study's storage at one moment.
+    """A snapshot of a study's storage.
 
     Args:
         spec: The study.
         trials: The trials, by number.
-        spent: What all workers and runs spent.
-        outcome: All results, after the evaluation on test; None before.
+        spent: The cost over all workers and runs.
+        outcome: All results, once the evaluation on test is done; None before.
     """
 
     spec: StudySpec
@@ -69,12 +69,12 @@ class Snapshot:
 
     @property
     def finished(self) -> bool:
-        """Whether test was evaluated and the programs are saved."""
+        """Whether the evaluation on test is done and the programs are saved."""
         return self.outcome is not None
 
     @property
     def evaluations(self) -> list[Evaluation]:
-        """The results on test; empty before the study is finished."""
+        """The results on test; empty until the study is finished."""
         return [
             Evaluation(one["arm"], tuple(map(Row.from_json, one["rows"])), one["seconds"])
             for one in (self.outcome or {}).get("test", ())
@@ -82,7 +82,7 @@ class Snapshot:
 
     @property
     def comparisons(self) -> list[PairedComparison]:
-        """The planned comparisons on test, with the corrected p that was stored."""
+        """The planned comparisons on test, with the stored corrected p-values."""
         by_name, found = {one.name: one for one in self.evaluations}, []
         for one in (self.outcome or {}).get("comparisons", ()):
             raw = by_name[one["arm"]].against(by_name[one["other"]], one["metric"])
@@ -94,7 +94,7 @@ class Snapshot:
 
     @property
     def compared(self) -> Comparison | None:
-        """The programs on test, compared with the baseline; None before the study is finished."""
+        """The programs on test compared with the baseline; None until the study is finished."""
         evaluations = self.evaluations
         if self.outcome is None or not evaluations:
             return None
@@ -115,7 +115,7 @@ class Snapshot:
 
     @property
     def by_technique(self) -> dict[str, list[TrialRecord]]:
-        """The trials of each technique, by name."""
+        """The trials of each technique, by technique name."""
         return {name: [one for one in self.trials if one.arm.technique == name] for name in self.spec.techniques}
 
 
@@ -162,12 +162,12 @@ def _trial(record: TrialRecord | None, aims: Sequence[Objective]) -> dict[str, A
 
 
 def shown(mean: Mean, aim: Objective) -> str:
-    """Return a value as text: per cent with its interval, or a cost."""
+    """Return a value as text: a percentage with its interval, or a cost."""
     return percent(mean) if aim.metrics else value_text(mean.value, aim)
 
 
 def cheapest_text(snapshot: Snapshot) -> str:
-    """Return the cheapest trial within a point of the best as a sentence; empty with one objective or no trial."""
+    """Return a sentence about the cheapest trial within a point of the best; empty with one objective or no trial."""
     aims = snapshot.spec.aims
     found = cheapest(snapshot.trials, aims)
     if len(aims) == 1 or found is None:
@@ -186,7 +186,7 @@ def value_text(value: float, aim: Objective) -> str:
 def trial_table(
     trials: Sequence[TrialRecord], aims: Sequence[Objective], limit: int = BEST_SHOWN
 ) -> list[dict[str, str]]:
-    """Return a table with a row for each of the first trials; equal arms have one row."""
+    """Return a table with a row for each of the first trials; trials with the same arm share a row."""
     distinct = {one.arm.key: one for one in reversed(trials)}
     return [
         {
@@ -203,19 +203,19 @@ def export(snapshot: Snapshot, path: str | Path) -> int:
     """Write the trials of a study as a table.
 
     A row has ``number``, ``state``, ``technique``, ``engine``, ``prompt``, ``reader``, ``writer``, ``same_as``,
-    ``worker``, ``began`` and ``ended`` (Unix time), ``message``; ``value.NAME``, ``low.NAME`` and ``high.NAME`` of each
-    objective; the number of ``questions``; ``spent.NAME`` in calls, tokens, and dollars; ``prompt_spent.calls``;
-    ``knob.NAME`` and ``param.NAME``.
+    ``worker``, ``began`` and ``ended`` (Unix time), and ``message``; ``value.NAME``, ``low.NAME``, and ``high.NAME``
+    for each objective; the number of ``questions``; ``spent.NAME`` in calls, tokens, and dollars;
+    ``prompt_spent.calls``; ``knob.NAME``; and ``param.NAME``.
 
     Args:
         snapshot: The study.
-        path: The file, which ends in ``.parquet``, ``.csv`` or ``.jsonl``.
+        path: The file; its name must end in ``.parquet``, ``.csv``, or ``.jsonl``.
 
     Returns:
         The number of rows.
 
     Raises:
-        InputError: The file has another ending, or its folder is missing.
+        InputError: The file has a different suffix, or its folder is missing.
     """
     rows = trial_rows(snapshot)
     write_table(Path(path), rows)
@@ -242,7 +242,7 @@ def trial_rows(snapshot: Snapshot) -> list[dict[str, Any]]:
 
 
 def write_report(snapshot: Snapshot, path: str | Path) -> None:
-    """Write the page of a finished study, whole or not at all.
+    """Write a finished study's page atomically.
 
     Raises:
         InputError: The study is not finished.
@@ -251,7 +251,9 @@ def write_report(snapshot: Snapshot, path: str | Path) -> None:
 
 
 def study_html(snapshot: Snapshot) -> str:
-    """Return the page of a finished study: the comparison on test, and the trials; errors as in ``write_report``."""
+    """Return a finished study's page: the comparison on test, and the trials. Raises the same errors as
+    ``write_report``.
+    """
     spec, trials, outcome, compared = snapshot.spec, snapshot.trials, snapshot.outcome or {}, snapshot.compared
     if compared is None:
         raise InputError(
@@ -295,7 +297,7 @@ def study_html(snapshot: Snapshot) -> str:
 
 
 def _stages(costs: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return a row for each stage that asked an LM."""
+    """Return a row for each stage that called an LM."""
     return [
         {"stage": name, "LM calls": str(cost.calls), "cached": str(cost.saved), "tokens": str(cost.tokens)}
         for name, cost in ((name, Cost.from_json(one)) for name, one in costs.items())
@@ -318,7 +320,7 @@ def _report_row(one: TrialRecord, objectives: Sequence[str]) -> dict[str, str]:
 
 
 def _front_figure(trials: Sequence[TrialRecord], aim: Objective, other: Objective, kept: set[int]) -> Figure:
-    """Draw an objective against another: every complete trial, and the trials of the front named and joined."""
+    """Plot one objective against another: show every complete trial, and label and join the trials on the front."""
     drawn = [one for one in ranked(trials, other) if not math.isnan(one.values.get(aim.name, math.nan))]
     at = {
         one.number: [one.values[which.name] * (100 if which.metrics else 1) for which in (other, aim)] for one in drawn

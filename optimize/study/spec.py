@@ -21,7 +21,7 @@ from querywright.programs import technique_class
 
 
 def _public(address: str) -> str:
-    """Raise if an address holds a secret, without showing it, because files of studies are copied and shared."""
+    """Raise if an address contains a secret, without showing it, because study files are copied and shared."""
     if re.match(r"([^/]*//)?[^/@]*:(?!\d*(/|$))[^@]*@", address):  # the text after the colon is not a port
         what = "a password"
     elif "?" in address:
@@ -37,12 +37,12 @@ def check_storage(storage: str) -> str:
     """Return a storage that is ``journal`` or the address of a PostgreSQL database.
 
     Raises:
-        InputError: It is something else; the message shows no part of an address but its scheme.
+        InputError: It is something else; the message shows only the scheme of an address.
     """
     scheme, address, _ = storage.partition("://")
     if storage == "journal" or (address and scheme in SCHEMES):
         return storage
-    # Only a plain word is shown, because anything else may be a mistyped address with a password.
+    # Show only a plain word, because anything else may be a mistyped address with a password.
     word = scheme.replace("+", "").isalnum()
     got = f"begins with {scheme}://" if address and word else f"is {storage!r}" if storage.isalnum() else "is neither"
     raise InputError(
@@ -52,7 +52,7 @@ def check_storage(storage: str) -> str:
 
 
 class WriterSpec(StrictModel):
-    """An LM that writes for techniques, or the folder of a trained rewriter; in a file, its name is enough."""
+    """An LM or the folder of a trained rewriter that writes for techniques; in a study file, its name is enough."""
 
     lm: str
     api_base: Annotated[str, AfterValidator(_public)] | None = None
@@ -65,42 +65,43 @@ class WriterSpec(StrictModel):
 
     @property
     def name(self) -> str:
-        """The name of the writer: an LM, or the last part of a path."""
+        """The writer's name: the name of an LM, or the last part of a path."""
         return Path(self.lm).name if self.lm.startswith(("/", ".", "~", "gguf:", "rewriter:")) else self.lm
 
 
 class StudySpec(SearchSpec):
-    """A search with the names of everything that it opens: questions, collection, LMs, and storage.
+    """A search, with the names of everything it opens: questions, collection, LMs, and storage.
 
-    Paths are relative to the current directory. A file never holds a key.
+    Paths are relative to the current directory. A study file never contains an API key.
 
     Args:
         questions: ``sample``, a file or folder, or ``hf:NAME``.
-        collection: The collection, or the place of a Chroma collection (``FOLDER#NAME``).
-        where: A filter over metadata, such as ``{topic: heart}`` (Chroma's filters). Default: all passages.
-        labels: A file with labels of passages, which become evidence. Default: the evidence of the questions.
-        columns: Names of the questions' columns, if they differ.
-        limit: Number of questions that are read. Default: all.
-        split: The part of a public data set. Default: the usual part.
+        collection: The collection, or the location of a Chroma collection (``FOLDER#NAME``).
+        where: A metadata filter such as ``{topic: heart}`` (in Chroma's syntax). Default: all passages.
+        labels: A file with passage labels, which become evidence. Default: the questions' evidence.
+        columns: Names of the questions' columns, if they differ from the defaults.
+        limit: Number of questions to read. Default: all.
+        split: The split of a public data set. Default: the usual split.
         sizes: Number of questions in train, dev, and test. Default: 30 %, 30 %, and 40 % of all.
-        reader_check: Number of further questions, not in ``sizes``, that only closed book and oracle evidence answer,
-            because a check of the reader needs more questions than a comparison of techniques. Default 0.
+        reader_check: Number of additional questions, not in ``sizes``, used only for closed book and oracle evidence,
+            because checking the reader takes more questions than comparing techniques. Default 0.
         lm: Name of the LM. Default ``embedded``.
         api_base: Address of the LM's server.
-        api_key_env: Environment variable with the LM's key.
-        writers: LMs to choose from, which techniques use instead of the LM: names, folders of trained rewriters, or
-            mappings of ``lm``, ``api_base`` and ``api_key_env``. Default: only the LM.
-        judges: Judges of the objectives: names, or paths of saved judges. Default: the built-in judges.
-        judge_lm: Name of the LM of the judges. Default: the LM.
-        judge_api_base: Address of the server of the judges' LM.
-        judge_api_key_env: Environment variable with the key of the judges' LM.
+        api_key_env: Environment variable with the LM's API key.
+        writers: LMs to choose from, which techniques use instead of ``lm``: names, folders of trained rewriters, or
+            mappings with ``lm``, ``api_base``, and ``api_key_env``. Default: only ``lm``.
+        judges: Judges for the objectives: names, or paths of saved judges. Default: the built-in judges.
+        judge_lm: Name of the judges' LM. Default: ``lm``.
+        judge_api_base: Address of the judge LM's server.
+        judge_api_key_env: Environment variable with the judge LM's API key.
         embedder: Name of the embedder. Default ``embedded``.
         storage: ``journal`` (a file in the study's folder), or the address of a PostgreSQL database, which may be given
             with ``--storage`` instead. Default ``journal``.
-        max_unreadable: Share of the LM's answers in a trial that may be unreadable, 0 to less than 1. Default 0.3.
-        timeout: Seconds of a call to a remote LM, until the end of its answer. Default 60.
-        max_tokens: Maximum number of tokens in a remote LM's answer, with its reasoning. Default 1000, or 16000 for
-            OpenAI's reasoning models.
+        max_unreadable: Share of the LM's answers in a trial that may be unreadable, at least 0 and less than 1. Default
+            0.3.
+        timeout: Timeout for a call to a remote LM, including its complete answer, in seconds. Default 60.
+        max_tokens: Maximum number of tokens in a remote LM's answer, including its reasoning. Default 1000, or 16000
+            for OpenAI's reasoning models.
     """
 
     questions: str
@@ -128,7 +129,7 @@ class StudySpec(SearchSpec):
 
     @property
     def limits(self) -> Limits:
-        """The limits of calls to the LMs."""
+        """The limits on calls to the LMs."""
         given = {"timeout": self.timeout, "max_unreadable": self.max_unreadable, "max_tokens": self.max_tokens}
         return Limits.where(**given, at_once=self.threads)
 
@@ -141,32 +142,32 @@ class StudySpec(SearchSpec):
 _FREE = frozenset(
     {"budget", "threads", "storage", "max_failures", "max_unreadable", "timeout", "api_key_env", "trials"}
 )
-"""Keys that do not change the result of a trial; ``trials`` is checked separately."""
+"""Keys that do not affect a trial's result; ``trials`` is checked separately."""
 
 
 def read_spec(source: Path | str | Mapping[str, Any]) -> StudySpec:
-    """Return a checked study from its file.
+    """Read and validate a study from its file.
 
-    The file is YAML with plain data. ``yes``, ``no``, ``on``, and ``off`` are texts, as in YAML 1.2. A key must not
-    occur twice.
+    The file is YAML with plain data. ``yes``, ``no``, ``on``, and ``off`` are strings, as in YAML 1.2. Duplicate keys
+    are not allowed.
 
     Args:
         source: The path of the file, or the same data as a mapping.
 
     Raises:
-        InputError: The file has problems; the message has a line for each, as in ``read_search``.
+        InputError: The file has problems; the message has one line per problem, as in ``read_search``.
     """
     name, data = ("the study", source) if isinstance(source, Mapping) else _loaded(Path(source))
     return read_search(StudySpec, data, name, _of_writers)
 
 
 def spec_text(spec: StudySpec) -> str:
-    """Return a study as YAML that ``read_spec`` reads, with all defaults; equal studies have equal texts."""
+    """Return a study as YAML for ``read_spec``, with all defaults; equal studies produce the same text."""
     return yaml.safe_dump(spec.to_json(), sort_keys=False, allow_unicode=True, width=100)
 
 
 def write_spec(spec: StudySpec, path: Path) -> None:
-    """Write a study's file, whole or not at all."""
+    """Write a study's file atomically."""
     write_file(path, spec_text(spec))
 
 
@@ -178,7 +179,7 @@ def _of_writers(spec: StudySpec) -> Iterator[str]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads YAML 1.2, in which ``off`` is a text and 1e-3 a number, without duplicate keys."""
+    """Reads YAML 1.2, in which ``off`` is a string and 1e-3 is a number, and rejects duplicate keys."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's
 
@@ -204,7 +205,7 @@ for _kind, _form, _first in (
 
 
 def _loaded(path: Path) -> tuple[str, Mapping[str, Any]]:
-    """Return the name and the data of a file."""
+    """Return a file's name and data."""
     try:
         data = yaml.load(path.read_text("utf-8-sig"), Loader=_Loader)
     except OSError as error:
@@ -219,19 +220,20 @@ def _loaded(path: Path) -> tuple[str, Mapping[str, Any]]:
 
 
 def spec_differences(old: StudySpec, new: StudySpec) -> list[str]:
-    """Return why a study cannot be resumed with another specification.
+    """Return why a study cannot be resumed with a different specification.
 
-    More trials, another budget, storage, or number of threads, and another share of failures are allowed.
+    The number of trials may increase; the budget, the storage, the number of threads, and the allowed share of failures
+    may change.
 
     Args:
-        old: The study as it began.
-        new: The study as it is to be resumed.
+        old: The original study.
+        new: The study to resume.
 
     Returns:
         A line for each difference, such as ``seed: 0 became 1``.
     """
     before, after = ({k: v for k, v in one.to_json().items() if k not in _FREE} for one in (old, new))
-    changed = [key for key in after if json.dumps(before[key]) != json.dumps(after[key])]  # the order counts too
+    changed = [key for key in after if json.dumps(before[key]) != json.dumps(after[key])]  # the order matters too
     told = {key: [shortened(one[key]) for one in (before, after)] for key in changed}
     fewer = [f"trials: {old.trials} became {new.trials}; they can only grow"] if new.trials < old.trials else []
     return [

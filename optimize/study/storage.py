@@ -1,4 +1,4 @@
-"""The storage of a study's trials, Optuna's journal or PostgreSQL, and the locks of its workers."""
+"""The storage for a study's trials (Optuna's journal or PostgreSQL), and the locks for its workers."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from querywright.optimize.study.spec import check_storage
 
 JOURNAL_NAME, LOCKS_NAME = "journal.log", "locks"
 LOCK_SECONDS = 60.0
-"""Time that a worker waits for another worker that writes to the journal."""
+"""Time that a worker waits while another worker writes to the journal."""
 
 
 class StudyStorage(ExitStack, Locks):
-    """The trials, attributes, and locks of a study, closed by its ``with`` block.
+    """A study's trials, attributes, and locks. Use it in a ``with`` block, which closes it.
 
     Args:
         name: The name of the study.
@@ -40,14 +40,14 @@ class StudyStorage(ExitStack, Locks):
         self.lock: Callable[[str], ExitStack | None]
 
     def take(self, name: str) -> ExitStack | None:
-        """Return the lock of a name, which ends with its process; None if another worker has it."""
+        """Return the lock with the given name (released when its process ends); None if another worker has it."""
         return self.lock(name)
 
     def records(self) -> tuple[TrialRecord, ...]:
-        """Return the records of all trials whose arm is chosen.
+        """Return the records of all trials whose arm has been chosen.
 
         Raises:
-            InputError: The storage does not hold the study.
+            InputError: The storage does not contain the study.
         """
         every = self.trials.get_all_trials(self._id(), deepcopy=False)
         return tuple(TrialRecord.of(one) for one in every if ARM in one.user_attrs)
@@ -56,12 +56,12 @@ class StudyStorage(ExitStack, Locks):
         """Return an attribute of the study, or the default.
 
         Raises:
-            InputError: The storage does not hold the study.
+            InputError: The storage does not contain the study.
         """
         return self.trials.get_study_user_attrs(self._id()).get(name, default)
 
     def set_attribute(self, name: str, value: Any) -> None:
-        """Store a JSON value as an attribute of the study; errors as in ``attribute``."""
+        """Store a JSON value as an attribute of the study. Raises the same errors as ``attribute``."""
         self.trials.set_study_user_attr(self._id(), name, value)
 
     def _id(self) -> int:
@@ -72,17 +72,17 @@ class StudyStorage(ExitStack, Locks):
 
 
 def open_storage(text: str, folder: Path, name: str) -> StudyStorage:
-    """Open the storage of a study, and make its folder if it is missing.
+    """Open a study's storage, and create its folder if it is missing.
 
     Args:
-        text: ``journal`` (a file in the folder, for several processes of a host), or
+        text: ``journal`` (a file in the folder, for several processes on one host), or
             ``postgresql://user:password@host/database`` (for several hosts).
         folder: The study's folder.
         name: The name of the study.
 
     Raises:
-        InputError: The text is not a storage, or the driver of the database is missing.
-        QuerywrightError: The storage cannot be reached or written.
+        InputError: The text does not name a storage, or the database driver is missing.
+        QuerywrightError: The storage cannot be reached or written to.
     """
     kind, opened = storage_kind(text), StudyStorage(name)
     opened.enter_context(quiet_optuna())
@@ -109,14 +109,14 @@ def storage_kind(text: str) -> str:
     """Return ``journal`` or ``postgresql`` for a storage.
 
     Raises:
-        InputError: The text is not a storage; the message shows no part of an address but its scheme.
+        InputError: The text does not name a storage; the message shows only the scheme of an address.
     """
     return "postgresql" if "://" in check_storage(text) else text
 
 
 @contextmanager
 def plain_failures() -> Iterator[None]:
-    """Raise errors of a database as a ``QuerywrightError`` without its address."""
+    """Convert database errors to a ``QuerywrightError`` without the address."""
     from optuna.exceptions import StorageInternalError
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -126,8 +126,8 @@ def plain_failures() -> Iterator[None]:
         cause: BaseException = error
         while isinstance(cause.__cause__, Exception):
             cause = cause.__cause__
-        raise unreachable(cause) from None  # the driver's error names host and user
-    except (ValueError, LookupError) as error:  # Optuna reads a damaged row
+        raise unreachable(cause) from None  # the driver's error contains the host and user
+    except (ValueError, LookupError) as error:  # Optuna read a damaged row
         last = traceback.extract_tb(error.__traceback__)[1:]
         if not any({"optuna", "sqlalchemy"} & set(Path(one.filename).parts) for one in last):
             raise
@@ -138,7 +138,7 @@ def plain_failures() -> Iterator[None]:
 
 
 def _journal(path: Path) -> Any:
-    """Return Optuna's journal, with a lock that ends with its process, and without half-written records."""
+    """Return Optuna's journal without half-written records, with a lock that is released when its process ends."""
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
@@ -155,7 +155,7 @@ def _journal(path: Path) -> Any:
     class Journal(JournalFileBackend):
         def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
             logs = super().read_logs(log_number_from)
-            while True:  # Optuna notices a damaged last record only when another record follows
+            while True:  # Optuna detects a damaged last record only if another record follows
                 with refused():
                     log = next(logs, None)
                 if log is None:
@@ -165,7 +165,7 @@ def _journal(path: Path) -> Any:
         def append_logs(self, logs: list[dict[str, Any]]) -> None:
             with locked(path.with_suffix(".lock"), seconds=LOCK_SECONDS):
                 for log in logs:
-                    # A record of a running trial may be lost in a power cut; the end of a trial must not.
+                    # A record of a running trial may be lost in a power outage; the end of a trial must not.
                     line = json.dumps(log, separators=(",", ":")).encode()
                     append_line(path, line, durable="state" in log)
 
@@ -192,8 +192,8 @@ def _open_postgres(opened: StudyStorage, options: dict[str, Any]) -> None:
         return None
 
     opened.lock = take
-    with opened.hold("tables"):  # two workers that create tables at once would fail
-        # Optuna's own check of the version would leave connections open.
+    with opened.hold("tables"):  # two workers that create tables at the same time would fail
+        # Optuna's own version check would leave connections open.
         storage = RDBStorage("postgresql+psycopg://", engine_kwargs=options, skip_compatibility_check=True)
     opened.callback(storage.engine.dispose)
     if storage.get_current_version() != storage.get_head_version():

@@ -9,7 +9,7 @@
     return made;
   };
 
-  // Tables: a heading is a button that sorts; long ones can be searched.
+  // Tables: each heading is a button that sorts; long tables can be searched.
   const number = (text) => parseFloat((/-?[\d.]*\d/.exec(text) || [""])[0]);
   const before = (a, b) => {
     const [x, y] = [number(a), number(b)];
@@ -56,7 +56,7 @@
     });
   }
 
-  // One metric at a time: figures, verdicts and the questions' marks.
+  // Show one metric at a time: figures, verdicts, and the questions' marks.
   const unpacked = (id) => {
     const packed = atob($(id).textContent);
     const bytes = new Uint8Array(packed.length);
@@ -76,7 +76,7 @@
   }
   if (!data.questions.length) return choose();
 
-  // The questions: rows as data, drawn on demand.
+  // The questions: rows are stored as data and drawn on demand.
   const STEP = 200;
   const { arms, questions, passages, texts, labels, stages } = data;
   questions.forEach((one, place) => {
@@ -131,7 +131,7 @@
   for (const one of [search, show, whose]) one.addEventListener("input", () => ((drawn = STEP), listed()));
   more.addEventListener("click", () => ((drawn += STEP), listed()));
   all("#questions thead th").forEach((head, place, heads) => {
-    const button = head.firstElementChild;  // in the place of the sorting of what is drawn
+    const button = head.firstElementChild;  // replaces sorting of only the drawn rows
     button.replaceWith(button.cloneNode(true));
     head.firstElementChild.addEventListener("click", () => {
       away = order === place - 1 ? -away : place ? -1 : 1;
@@ -142,7 +142,7 @@
     });
   });
 
-  // A question: what each arm searched, found and answered, side by side.
+  // A question: what each arm searched, found, and answered, side by side.
   const dialog = $("question");
   const off = new Set();
   const badge = (label, by) => label >= 0 && el("span", {},
@@ -152,7 +152,7 @@
     el("details", {}, el("summary", {}, named(key), " ", badge(label, one.by[key]) || "", note && el("em", {}, ` ${note}`)),
       el("p", { className: "text" }, passages[key].x >= 0 ? text(passages[key].x) : "The text of this passage is not at hand.")));
   const hasPrompts = $("report-prompts").textContent !== "";
-  let lines;  // of prompts, one a question
+  let lines;  // of prompts, one per question
   const calls = async (one, arm) => {
     const all = await (lines ??= unpacked("report-prompts"));
     const from = all.indexOf(`{"place":${one.place},`);

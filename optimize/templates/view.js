@@ -59,7 +59,7 @@
     beside();
   };
 
-  // Two runs: the same arms and metrics, and what lies between them.
+  // Two runs: arms and metrics side by side, with the differences.
   const beside = () => {
     const [a, b] = marked.map((id) => runs.find((one) => one.id === id));
     $("hint").hidden = Boolean(a && b);
