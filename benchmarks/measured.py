@@ -142,7 +142,7 @@ class TimedEmbedder:
         self._known: dict[str, Any] = {}
 
     def encode(self, texts: Sequence[str], /) -> Vectors:
-        """One row a text."""
+        """Return one row per text."""
         with self.clock.running(len(texts)):
             missing = [text for text in texts if not (self.cached and text in self._known)]
             if missing:
@@ -151,7 +151,7 @@ class TimedEmbedder:
 
 
 class TimedRetriever(ChromaRetriever):
-    """A retriever with a clock on its index."""
+    """A retriever with a clock for its index searches."""
 
     def __init__(self, name: str, *, embedder: TextEmbedder, home: Path) -> None:
         super().__init__(name, embedder=embedder, home=home)
@@ -176,6 +176,6 @@ class OneByOne:
         self._model = model
 
     def encode(self, texts: Sequence[str], /) -> Vectors:
-        """One row a text."""
+        """Return one row per text."""
         vectors: Vectors = self._model.encode(list(texts), normalize_embeddings=True, show_progress_bar=False)
         return vectors

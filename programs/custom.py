@@ -34,7 +34,7 @@ class CustomProgram(Technique):
     KNOBS = (MAX_PASSAGES,)
     PROGRAM: ClassVar[Any]
     INPUTS: ClassVar[tuple[str, ...]]
-    """Those of the inputs ``question``, ``options``, and ``history`` that the program takes."""
+    """The inputs that the program takes: ``question`` and, optionally, ``options`` and ``history``."""
 
     def __init__(self, retriever: Any = None, **knobs: Any) -> None:
         super().__init__(retriever, **knobs)

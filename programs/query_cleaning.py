@@ -68,8 +68,7 @@ def plain_line(value: Any) -> str:
     """Return a field's value on one line, without surrounding quotation marks; numbers and signs are kept.
 
     Args:
-        value: The value of a field in an LM's answer. If it stands for no value (such as ``none``), the result is
-            empty.
+        value: The value of a field in an LM's answer. If it means "no value" (such as ``none``), the result is empty.
     """
     text = " ".join(str(value if value is not None else "").split())
     inside = text[1:-1].strip()
