@@ -177,7 +177,7 @@ def choice_accuracy(answer: str, options: Sequence[str], right: str) -> float:
 
 
 def mmlu_accuracy(answer: str, options: Sequence[str], right: str) -> float:
-    """Return 1.0 if the answer's first line is the right option's letter or text by MMLU's comparison, else 0.0.
+    """Return 1.0 if the answer's first line is the right option's letter or text, compared as in MMLU, else 0.0.
 
     Use it for comparisons with figures in papers. Case, ASCII punctuation, and surrounding white space are ignored, and
     letters in sentences are not recognized. `choice_accuracy` is the default because it can read an answer in a

@@ -299,7 +299,7 @@ class Technique(Threaded):
     def write_texts(
         self, predictor: dspy.Predict, field: str, desc: str, *, question: str, knob: str = "n_queries", **inputs: Any
     ) -> list[str]:
-        """Ask the LM for a list of texts to search with, as many as ``written`` returns, and return those to search.
+        """Ask the LM for a list of search queries, as many as ``written`` returns, and return the ones to use.
 
         Args:
             predictor: The predictor to call.
@@ -353,7 +353,7 @@ class Technique(Threaded):
         return [hit.passage for hit in hits]
 
     def retrieve(self, queries: Sequence[Query], fallbacks: Sequence[str] = ()) -> dspy.Prediction:
-        """Search queries, fuse their lists, and return the result of ``forward``.
+        """Search with the queries, fuse the lists, and return the prediction that ``forward`` must return.
 
         Args:
             queries: The queries, in the order for fusion. If empty, nothing is searched.

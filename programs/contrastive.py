@@ -38,8 +38,8 @@ class QuestionToContrastingHypotheses(dspy.Signature):
 class ContrastiveHypotheses(Technique):
     """Searches with the vector of the likely answer minus the weighted vector of its rival; needs a dense retriever.
 
-    If the rival cannot be read, only the likely answer is searched (fallback ``rival``). If the likely answer cannot
-    be read, the question is searched (fallback ``hypotheses``).
+    If the rival cannot be read, the likely answer is the only query (fallback ``rival``). If the likely answer cannot
+    be read, the question is the only query (fallback ``hypotheses``).
     """
 
     NAME = "chr"

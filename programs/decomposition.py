@@ -5,10 +5,11 @@ passages found and the earlier answers. The question itself comes last: the read
 searches and, unless ``reader_sees_answers`` is off, from the sub-answers.
 
 Where we differ: the paper solves problems without search. The usual RAG version answers only the last sub-question and
-never the question itself; here, the question is searched and answered as the last step, as in the paper. The next
-search also includes the previous sub-answer, because "When was that person born?" alone finds nothing
-(``query_with_answer``). The question is searched unchanged, so that one list is free of LM text. Answers that no step
-would read are not requested. ``mode=individual`` is the non-recursive version: one search, and all answers in parallel.
+never the question itself; here, the last step is to search for the question and answer it, as in the paper. The next
+query also includes the previous sub-answer, because "When was that person born?" alone finds nothing
+(``query_with_answer``). The question is used as a query unchanged, so that one list does not depend on LM text. Answers
+that no step would read are not requested. ``mode=individual`` is the non-recursive version: one search, and all answers
+in parallel.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class Decomposition(Technique):
         self.answer_sub_question = Predict(SubQuestionToAnswer)
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Write sub-questions, search and answer them, and search the question itself last."""
+        """Write sub-questions, search for and answer each of them, and finally search for the question itself."""
         subs = self._sub_questions(question, history)
         if not subs:
             return self.retrieve([Query(question)], ["sub_questions"])

@@ -6,7 +6,7 @@ question. The reader sees only the passages.
 
 Where we differ from the paper's sketch: the rewriter sees the options by default, because the second query must name
 the rivals (``rewriter_sees_options``). Lists are interleaved, so that a small budget does not drop the third query
-(``fusion=union`` is the paper's order). The question itself can be searched as well (``search_question``). In the
+(``fusion=union`` is the paper's order). The question itself can be an additional query (``search_question``). In the
 paper, the LM reasons about one option after another before it writes the hypothesis; ``deliberate`` requests this
 reasoning as a separate field, which the query writer does not see. It is off by default because small LMs lose the
 thread. ``form=published`` follows the paper in the points that ``deliberate``, ``rewriter_sees_options``, and
@@ -125,7 +125,7 @@ class HCQR(Technique):
         return str(self.setting("fusion"))
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Form a hypothesis, write queries from it, and search them."""
+        """Form a hypothesis, write queries from it, and search with them."""
         options, fallbacks = list(options or ()), list[str]()
         signature = tuned_signature(self.form_hypothesis, "best_guess", choices=options)
         if self.setting("deliberate"):

@@ -6,7 +6,7 @@ collected passages and never sees the reasoning.
 
 Where we differ: there are no demonstrations by default (``demos=15`` shows fifteen of ours, as many as the paper);
 rules, not spaCy, split sentences; the loop also ends if a sentence repeats an earlier one or the limit of collected
-passages is reached; and no words are removed from a question before it is searched. There are at most 8 steps, as in
+passages is reached; and no words are removed from a question before the search. There are at most 8 steps, as in
 the paper (10 in its code). K is 4; the paper tries 2, 4, 6, and 8.
 
 An LM that already knows the answer stops at its first sentence, after one search for 4 passages, although 15 are
@@ -73,11 +73,11 @@ class IRCoT(Technique):
     STOP: ClassVar[re.Pattern[str]] = re.compile(r"\banswer is\b", re.IGNORECASE)
     """Matches a sentence that ends the reasoning."""
     CONCLUDES: ClassVar[re.Pattern[str]] = re.compile(r"(?:thus|so|therefore|hence)\b", re.IGNORECASE)
-    """Matches the start of a sentence that draws a conclusion and states no fact; such a sentence is never searched."""
+    """Matches the start of a sentence that draws a conclusion and states no fact; it is never used as a query."""
     CALCULATES: ClassVar[re.Pattern[str]] = re.compile(
         r"\d[\d.,]*\s*[-+*/x\u00d7\u00f7\u2212]\s*\d[\d.,]*\s*(?:=|equals\b)"
     )
-    """Matches a sentence that contains a calculation; such a sentence is never searched."""
+    """Matches a sentence that contains a calculation; it is never used as a query."""
 
     NAME = "ircot"
     TITLE = "Interleaved retrieval and chain-of-thought"

@@ -1,9 +1,9 @@
 """Multi-Query: paraphrase the question, search with every paraphrase, and fuse the lists.
 
-After LangChain's MultiQueryRetriever. Where we differ: the question itself is searched too (``search_question``),
+After LangChain's MultiQueryRetriever. Where we differ: the question itself is also a query (``search_question``),
 because paraphrases drift. The lists are interleaved, so that a small budget includes the best passages for each
 paraphrase (``fusion=union`` and ``search_question=false`` give LangChain's order). Numbers and bullets before a query
-are removed, and a query that repeats another is dropped.
+are removed, and duplicate queries are dropped.
 """
 
 from __future__ import annotations

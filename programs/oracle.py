@@ -50,5 +50,5 @@ class OracleEvidence(Technique):
 
 
 def _is_spare(key: str, question: Question) -> bool:
-    """Return whether the passage follows another one in a group of alternatives."""
+    """Return whether a group of alternatives names a different passage before this one."""
     return any(key in group[1:] for group in question.alternatives)

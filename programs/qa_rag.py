@@ -5,8 +5,8 @@ six, half of them from each track.
 
 Where we differ: any LM can write the answer, not only a fine-tuned one. The passages of the two tracks alternate, so
 that a smaller budget contains the best of both. If both tracks find the same passage, the next best passage takes the
-free place. ``track=answer`` is the weaker version that QB-RAG compares itself with: only the answer is searched,
-without reranking.
+free place. ``track=answer`` is the weaker version that QB-RAG compares itself with: the answer is the only query, and
+nothing is reranked.
 """
 
 from __future__ import annotations

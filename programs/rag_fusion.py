@@ -1,6 +1,6 @@
 """RAG-Fusion: search with several related queries and the question, and fuse the lists by reciprocal rank.
 
-Raudaschl 2023; Rackauckas 2024, arXiv 2402.03367. As in the author's demo, four queries and the question are searched.
+Raudaschl 2023; Rackauckas 2024, arXiv 2402.03367. As in the author's demo, there are four queries plus the question.
 Where we differ: ranks start at 1, as in the paper on reciprocal rank fusion, whereas both public implementations start
 at 0. The queries ask from different angles, because mere rewordings find the same passages. The reader does not see the
 queries.

@@ -56,7 +56,7 @@ class Reranking(Technique):
         """Return the hits, ordered by how well they fit the question, and the fallbacks.
 
         Args:
-            question: The question, even if a different text was searched.
+            question: The question, even if the search used a different query.
             hits: The hits, each with a different passage. Hits with equal scores keep their order.
             history: The conversation before the question. Default none.
         """

@@ -74,7 +74,7 @@ class RewriteRetrieveRead(Technique):
         return bool(self.knobs["rewriter_sees_options"] or self.knobs["select"])
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Search with the rewriter's queries; if it writes none, search the question unless ``may_skip`` is on."""
+        """Search with the rewriter's queries; if it writes none, search with the question unless ``may_skip`` is on."""
         limit, may_skip = self.written(), self.knobs["may_skip"]
         shown = list(options or ()) if self.knobs["rewriter_sees_options"] else []
         # A small LM mistakes a number next to a field for the field's value, so the number comes last.

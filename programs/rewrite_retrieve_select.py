@@ -2,9 +2,9 @@
 
 This technique is ours. It combines parts of others and makes as many LM calls as HCQR (arXiv 2603.19008). The first
 call does the work of HCQR's two calls: it commits to a likely answer and writes queries that support it, separate it
-from its rivals, and verify the key clue. It also writes a sentence from a passage that would settle the question, and
-this sentence is searched, too (as in HyDE, arXiv 2212.10496, and Query2Doc, arXiv 2303.07678). The lists are fused into
-one pool, larger than what a reader sees. The second call selects passages from the pool (see
+from its rivals, and verify the key clue. It also writes a sentence from a hypothetical passage that would settle the
+question, which is used as another query (as in HyDE, arXiv 2212.10496, and Query2Doc, arXiv 2303.07678). The lists are
+fused into one pool, larger than what a reader sees. The second call selects passages from the pool (see
 ``querywright.programs.selection``).
 
 Prior work: RankGPT (arXiv 2304.09542) has an LM order a list of passages. SetR (arXiv 2507.06838) trains an LM to name
