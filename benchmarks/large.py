@@ -1,9 +1,10 @@
-"""How large it may get: seconds, memory and disk of collections, stored questions, comparisons and studies by size.
+"""Measure scaling: time, memory, and disk space for collections, stored questions, comparisons, and studies by size.
 
-Each step runs in a process of its own, through the public names; its memory is the most that this process held, less
-what the imports alone take. Texts are sentences of --data (``*/corpus.jsonl``) put together anew, some 450 characters a
-passage; queries are real questions of it. Vectors are those of some thousand real sentences by the embedded embedder,
-each moved by noise of its own: embedding a million texts would take hours and tell nothing about the rest.
+Each step runs in a separate process and uses the public API. The memory of a step is its process's peak memory minus
+the memory for the imports alone. Passages consist of randomly combined sentences from --data (``*/corpus.jsonl``),
+about 450 characters per passage, and the queries are real questions from it. The vectors are the embedded embedder's
+vectors for a few thousand real sentences, each with its own random noise, because embedding a million texts would take
+hours and show nothing about the other parts.
 
 Usage: python benchmarks/large.py [--part passages ...] [--size 20000] [--data ../shared/data] [--home FOLDER] [--json]
 """
@@ -48,22 +49,23 @@ from querywright.retrieval.index import build_collection
 from querywright.retrieval.question_index import QuestionIndex
 
 REAL = 4000
-"""Sentences whose vectors are real."""
+"""Number of sentences with real vectors."""
 SPREAD = 0.6
-"""Length of the noise beside a real vector: two texts around the same one have a cosine of about 0.74."""
+"""Length of the noise that is added to a unit vector: two texts with the same real vector have a cosine of about 0.74.
+"""
 SENTENCES = 4
-"""In a passage."""
+"""Number of sentences per passage."""
 EACH = 8
-"""Stored questions of a passage."""
+"""Number of stored questions per passage."""
 PASSAGES, DEV = 5000, 40
-"""Of comparisons, and questions that a study searches on."""
+"""Number of passages in a comparison, and of dev questions in a study."""
 QUERIES = 200
 K = 10
 MB = 2**20
 
 
 class Texts:
-    """Passages, questions and queries by their numbers, the same each time.
+    """Generates the same numbered passages, questions, and queries in every run.
 
     Args:
         data: A folder with ``*/corpus.jsonl`` and ``*/questions.jsonl``.
@@ -76,13 +78,13 @@ class Texts:
         self.queries = random.Random(0).sample(asked, min(QUERIES, len(asked)))
 
     def passages(self, size: int) -> Iterator[Passage]:
-        """So many passages."""
+        """Yield ``size`` passages."""
         for number in range(size):
             chosen = random.Random(number).choices(self.sentences, k=SENTENCES)
             yield Passage(f"passage-{number:08}", " ".join(chosen), metadata={"part": number % 100})
 
     def records(self, size: int) -> Iterator[PassageRecord]:
-        """So many stored questions, as a build gives them."""
+        """Yield records with a total of ``size`` stored questions, in the form that a build produces."""
         for number, passage in enumerate(self.passages(-(-size // EACH))):
             own = random.Random(f"questions {number}").sample(self.sentences, min(EACH, size - number * EACH))
             asked = (f"What does it mean that {one[0].lower()}{one[1:90]}?" for one in own)
@@ -91,10 +93,10 @@ class Texts:
 
 
 class StandIn:
-    """An embedder that gives a text one of some real vectors, moved by noise that is the text's own.
+    """An embedder that returns one of the real vectors for a text, plus noise that depends on the text.
 
     Args:
-        real: Rows of length 1.
+        real: The real vectors, as rows of length 1.
     """
 
     id = "stand-in"
@@ -103,7 +105,7 @@ class StandIn:
         self.real, self.dimension = real, int(real.shape[1])
 
     def encode(self, texts: Sequence[str], /) -> Vectors:
-        """A row a text."""
+        """Return one row per text."""
         keys = [zlib.crc32(text.encode()) for text in texts]
         noise = np.stack([np.random.default_rng(key).standard_normal(self.dimension, np.float32) for key in keys])
         rows = self.real[[key % len(self.real) for key in keys]] + noise * np.float32(SPREAD / self.dimension**0.5)
@@ -111,14 +113,14 @@ class StandIn:
 
 
 class Site:
-    """What the steps share.
+    """The settings that all steps share.
 
     Args:
-        home: The working folder.
-        data: Where texts come from.
-        size: Passages, and stored questions.
-        questions: Of the comparison.
-        trials: Of the study.
+        home: The workspace.
+        data: The folder with the source texts.
+        size: Number of passages, and of stored questions.
+        questions: Number of questions in the comparison.
+        trials: Number of trials in the study.
     """
 
     def __init__(self, home: Path, data: Path, size: int, questions: int, trials: int) -> None:
@@ -131,22 +133,22 @@ class Site:
         self.embedder = StandIn(np.load(path))
 
     def dense(self, name: str = "passages") -> ChromaRetriever:
-        """A collection, opened."""
+        """Open a collection for search by vectors."""
         return ChromaRetriever(name, embedder=self.embedder, home=self.home)
 
     def words(self) -> BM25Retriever:
-        """Search by words, opened."""
+        """Open the collection for search by words."""
         return BM25Retriever("passages", home=self.home)
 
 
 def index(site: Site) -> dict[str, float]:
-    """The passages are indexed."""
+    """Index the passages."""
     report = build_collection("passages", site.texts.passages(site.size), embedder=site.embedder, home=site.home)
     return {"passages": report.count}
 
 
 def again(site: Site) -> dict[str, float]:
-    """The same passages are indexed again: nothing is to do."""
+    """Index the same passages again; nothing needs to be done."""
     report = build_collection("passages", site.texts.passages(site.size), embedder=site.embedder, home=site.home)
     return {"rebuilt": report.rebuilt}
 
@@ -157,7 +159,7 @@ def dense(site: Site) -> dict[str, float]:
 
 
 def words_built(site: Site) -> dict[str, float]:
-    """The index of words is built."""
+    """Build the word index."""
     return {"passages": site.words().count}
 
 
@@ -167,7 +169,7 @@ def words(site: Site) -> dict[str, float]:
 
 
 def hybrid(site: Site) -> dict[str, float]:
-    """Both, fused."""
+    """Search by vectors and words, and fuse the results."""
 
     def both() -> HybridRetriever:
         plain = site.dense()
@@ -177,7 +179,7 @@ def hybrid(site: Site) -> dict[str, float]:
 
 
 def publish(site: Site) -> dict[str, float]:
-    """As many questions as there are passages are published, for a collection of their own passages."""
+    """Publish as many questions as there are passages, for a separate collection with their passages."""
     records = site.texts.records(site.size)
     return {"questions": publish_questions("asked", records, embedder=site.embedder, home=site.home).count}
 
@@ -188,7 +190,7 @@ def match(site: Site) -> dict[str, float]:
 
 
 def chroma(site: Site) -> dict[str, float]:
-    """Chroma alone is given as many vectors as there are passages, by none of our code: what cannot be saved."""
+    """Add as many vectors as there are passages to Chroma directly, without our code: the minimum cost."""
     import chromadb
     from chromadb.config import Settings
 
@@ -205,20 +207,20 @@ def chroma(site: Site) -> dict[str, float]:
 
 
 def asked(site: Site) -> dict[str, float]:
-    """The passages of the questions are indexed."""
+    """Index the passages of the stored questions."""
     passages = site.texts.passages(-(-site.size // EACH))
     return {"passages": build_collection("asked", passages, embedder=site.embedder, home=site.home).count}
 
 
 def nothing(site: Site) -> dict[str, float]:
-    """The imports, and Chroma's."""
+    """Only import the modules, including Chroma's."""
     import chromadb.api.rust  # noqa: F401
 
     return {}
 
 
 def compare(site: Site) -> dict[str, float]:
-    """Two arms that search, and the page that shows them."""
+    """Compare two arms that only retrieve, and write the report page."""
     indexed(site, PASSAGES)
     passages = list(site.texts.passages(PASSAGES))
     about = ((number, passages[number % PASSAGES]) for number in range(site.questions))
@@ -236,7 +238,7 @@ def compare(site: Site) -> dict[str, float]:
 
 
 def study(site: Site) -> dict[str, float]:
-    """Trials over numbers, all of whose answers are known but the first one's; their median seconds at both ends."""
+    """Run trials over numeric knobs with all answers cached after the first; compare early and late median times."""
     passages = list(site.texts.passages(PASSAGES))
     asked = [
         Question(f"q{number}", one.text[:120], evidence={one.id: Label.ENTAILED})
@@ -260,7 +262,7 @@ def study(site: Site) -> dict[str, float]:
 
 
 def indexed(site: Site, size: int) -> None:
-    """A collection of some passages."""
+    """Build a collection with ``size`` passages."""
     build_collection("passages", site.texts.passages(size), embedder=site.embedder, home=site.home)
 
 
@@ -274,7 +276,7 @@ PARTS: dict[str, Sequence[Callable[[Site], dict[str, float]]]] = {
 
 
 def opened(site: Site, make: Callable[[], Any]) -> dict[str, float]:
-    """A retriever is opened and asked: seconds, and milliseconds of a search at the median and at 95 of 100."""
+    """Open a retriever and search: seconds to open, and the p50 and p95 of the search time in milliseconds."""
     began = time.perf_counter()
     retriever = make()
     took = time.perf_counter() - began
@@ -286,10 +288,10 @@ def opened(site: Site, make: Callable[[], Any]) -> dict[str, float]:
 
 
 def run(step: str, arguments: Sequence[str]) -> dict[str, float]:
-    """A step in a process of its own.
+    """Run a step in a separate process.
 
     Raises:
-        RuntimeError: It failed.
+        RuntimeError: The step failed.
     """
     command = [sys.executable, __file__, "--step", step, *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -325,7 +327,7 @@ def main() -> None:
     with nullcontext(given.home) if given.home else tempfile.TemporaryDirectory() as folder:
         shared = ["--size", f"{given.size}", "--questions", f"{given.questions}", "--trials", f"{given.trials}"]
         shared += ["--data", f"{given.data}", "--home", f"{folder}"]
-        run("nothing", shared)  # makes the real vectors
+        run("nothing", shared)  # creates the real vectors
         bare = run("nothing", shared)["MB"]
         for part in given.part:
             for step in PARTS[part]:

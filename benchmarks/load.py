@@ -1,16 +1,17 @@
-"""From a fresh process to an artifact's first answer, over what its models alone need: a ratio, measured in one run.
+"""Measure the time from process start to an artifact's first answer, as a ratio to the time that its models need.
 
 Usage: python benchmarks/load.py [--runs 5] [--lm embedded] [--engine dense] [--json]
 
-Beneath the line are ``import dspy``, an embedder opened and one text embedded, an LM opened and the reader's request
-answered once: what any program with these models waits for. Above it are ``querywright.load`` and the first answer of
-the artifact, which opens the same models, and the collection, checks every byte, searches and reads. Each run is a
-process of its own, the two kinds alternate, no answer or vector is stored, and the medians are compared. The
-technique is plain retrieval, so that both ask the LM once, and the same. Beside the ratio of time stands that of the
-processors' work, which a busy machine disturbs less.
+The denominator is the time that any program with these models needs: ``import dspy``, opening the embedder and
+embedding one text, and opening the LM and answering the reader's request once. The numerator is the time for
+``querywright.load`` and the artifact's first answer, which opens the same models and the collection, verifies every
+byte, searches, and calls the reader. Each run is a separate process, the two kinds of run alternate, no answers or
+vectors are cached, and the medians are compared. The technique is plain retrieval, so that both kinds send the LM
+exactly the same single request. The output also has the ratio of CPU time, which depends less on how busy the machine
+is.
 
-The LM ``loopback`` is a server on this machine without latency (benchmarks/loopback.py); with the engine ``bm25`` there
-is no embedder. Aim: 1.3 at most with the embedded models. Run it on a machine that has nothing else to do.
+The LM ``loopback`` is a server on this machine without latency (benchmarks/loopback.py). With the engine ``bm25``,
+there is no embedder. Aim: at most 1.3 with the embedded models. Run it on an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -58,16 +59,16 @@ _IMPORT = "import querywright; querywright.load"
 
 @dataclass(frozen=True)
 class Result:
-    """Medians, in seconds from the start of a process.
+    """Medians, in seconds since the process started.
 
     Args:
-        load: To the first answer of an artifact.
-        floor: To ``import dspy``, and one answer of each model.
-        dspy: To ``import dspy``.
-        imported: To ``querywright.load``, which opens nothing yet.
-        load_work: Seconds of processors from the start to the end of the process that loads.
-        floor_work: Of the other.
-        runs: Of each.
+        load: Time to the artifact's first answer.
+        floor: Time to import ``dspy`` and get one answer from each model.
+        dspy: Time to import ``dspy``.
+        imported: Time to import ``querywright.load``, before anything is opened.
+        load_work: CPU seconds of the process that loads the artifact.
+        floor_work: CPU seconds of the process that uses only the models.
+        runs: Number of runs of each kind.
     """
 
     load: float
@@ -80,23 +81,23 @@ class Result:
 
     @property
     def ratio(self) -> float:
-        """Loading over what its models alone need."""
+        """The ratio of the loading time to the time that the models alone need."""
         return self.load / self.floor
 
     @property
     def work(self) -> float:
-        """The same of the processors' work."""
+        """The same ratio for CPU time."""
         return self.load_work / self.floor_work
 
 
 @dataclass(frozen=True)
 class Bench:
-    """What is loaded.
+    """The artifact to load, and the scripts to run.
 
     Args:
-        home: The working folder.
-        artifact: The artifact.
-        scripts: What each kind of process runs.
+        home: The workspace.
+        artifact: The artifact's folder.
+        scripts: The script for each kind of process.
     """
 
     home: Path
@@ -105,13 +106,13 @@ class Bench:
 
 
 def build(home: Path, *, lm: str, engine: str, url: str | None) -> Bench:
-    """Index the sample, and save plain retrieval with a reader over it.
+    """Index the sample, and save a program for it: plain retrieval with a reader.
 
     Args:
-        home: The working folder.
+        home: The workspace.
         lm: Name of the LM.
-        engine: How the collection is searched, ``dense`` or ``bm25``.
-        url: Address of the LM's server; None for an LM in the process.
+        engine: The search engine, ``dense`` or ``bm25``.
+        url: URL of the LM's server; None for an LM in the process.
     """
     from typing import cast
 
@@ -135,7 +136,7 @@ def build(home: Path, *, lm: str, engine: str, url: str | None) -> Bench:
         created="2026-01-02", made={}, golden=[], card="# Benchmark\n",
     )  # fmt: skip
     if url is None:
-        opened("Say a word.")  # the packaged model is re-encoded once
+        opened("Say a word.")  # so that the packaged model is already re-encoded
     asked = pickle.dumps(_first_request(program, opened))
     given = {
         "lm": lm, "options": options, "request": asked, "question": QUESTION, "dense": engine == "dense",
@@ -146,7 +147,7 @@ def build(home: Path, *, lm: str, engine: str, url: str | None) -> Bench:
 
 
 def _first_request(program: Any, lm: Any) -> Any:
-    """What a program asks an LM first, which is not asked."""
+    """Return the first LM request of a program, without sending it."""
     from querywright.optimize.contexts import asking
 
     class Asked(Exception):  # noqa: N818
@@ -173,19 +174,19 @@ def _first_request(program: Any, lm: Any) -> Any:
 
 
 class _Unused:
-    """An embedder for a collection whose vectors nobody searches."""
+    """An embedder for a collection whose vectors are never searched."""
 
     id, dimension = "unused", 2
 
     def encode(self, texts: Sequence[str], /) -> Any:
-        """The same vector for each text."""
+        """Return the same vector for each text."""
         import numpy as np
 
         return np.tile(np.array([1, 0], dtype=np.float32), (len(texts), 1))
 
 
 def seconds(bench: Bench, kind: str) -> tuple[float, float]:
-    """From the start of a process to the end of its script, and processors' work; nothing was stored before.
+    """Run a script in a new process without cached results; return the elapsed seconds and the CPU seconds.
 
     Raises:
         RuntimeError: The script failed.
@@ -208,19 +209,19 @@ def seconds(bench: Bench, kind: str) -> tuple[float, float]:
 
 
 def _work() -> float:
-    """Seconds of processors that ended processes of this one used."""
+    """Return the CPU seconds of all finished child processes."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def measure(bench: Bench, runs: int) -> Result:
-    """Medians of runs that alternate.
+    """Return the medians of alternating runs.
 
     Args:
-        bench: What is loaded.
-        runs: Of each kind.
+        bench: The artifact and the scripts.
+        runs: Number of runs of each kind.
     """
-    for kind in ("floor", "load"):  # files that are read for the first time
+    for kind in ("floor", "load"):  # not measured: warms the file cache
         seconds(bench, kind)
     taken: dict[str, list[tuple[float, float]]] = {kind: [] for kind in bench.scripts}
     for _ in range(runs):
@@ -232,7 +233,7 @@ def measure(bench: Bench, runs: int) -> Result:
 
 
 def main(arguments: Sequence[str] | None = None) -> Result:
-    """Measure and print."""
+    """Measure, and print the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=5, help="of each kind (default: 5)")
     parser.add_argument("--lm", default="embedded", help="embedded, loopback or gguf:PATH (default: embedded)")
@@ -260,7 +261,7 @@ def main(arguments: Sequence[str] | None = None) -> Result:
 
 @contextmanager
 def _working_in(folder: str) -> Iterator[None]:
-    """The packaged model is re-encoded there, and not in a working folder beside whoever measures."""
+    """Re-encode the packaged model in this folder, not in a workspace in the current folder."""
     before = os.environ.get("QUERYWRIGHT_HOME")
     os.environ["QUERYWRIGHT_HOME"] = folder
     try:
@@ -272,7 +273,7 @@ def _working_in(folder: str) -> Iterator[None]:
 
 
 class _Address(AbstractContextManager[str | None]):
-    """The loopback server by its address."""
+    """The loopback server, used through its URL."""
 
     def __init__(self, server: AbstractContextManager[object]) -> None:
         self._server = server

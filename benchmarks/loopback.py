@@ -1,10 +1,10 @@
-"""An OpenAI-compatible LM on 127.0.0.1 that takes the same time for every answer; a process of its own.
+"""An OpenAI-compatible LM server on 127.0.0.1 with a fixed latency, which runs as a separate process.
 
 Usage: python benchmarks/loopback.py [--latency 0.2] [--port 0]
 
-Answers depend on the prompt and on nothing else, so that a second run gets the answers of the first, and no two
-questions share a query. A request with a JSON schema is answered by filling the schema in, a prompt of DSPy's
-ChatAdapter or of querywright's by its fields, any other by as many lines as it asks for.
+Answers depend only on the prompt, so a second run gets the same answers as the first, and no two questions share a
+query. For a request with a JSON schema, the server fills in the schema; for a prompt from DSPy's ChatAdapter or from
+querywright, it fills in the fields; for any other prompt, it writes as many lines as the prompt asks for.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import Any
 BACKLOG = 2048
 
 Write = Callable[[dict[str, Any], int], str]
-"""From the body of a request, and how many equal ones came before, to the text of its answer."""
+"""Function that returns the answer to a request, given its body and the number of identical earlier requests."""
 
 _WORDS = re.findall(
     r"\w+",
@@ -59,11 +59,11 @@ _LINES = re.compile(r"(\d+) (?:different versions|search queries)")
 
 
 def write(body: Mapping[str, Any], draw: int = 0) -> str:
-    """The text that answers a chat request.
+    """Return the answer to a chat request.
 
     Args:
         body: The request as JSON.
-        draw: How many equal requests came before; matters to those that sample.
+        draw: Number of identical earlier requests; it matters only if the request samples.
     """
     messages = [_text(message.get("content")) for message in body.get("messages", ())]
     prompt = "\n".join(messages)
@@ -85,32 +85,32 @@ def write(body: Mapping[str, Any], draw: int = 0) -> str:
 
 
 def sentence(number: int) -> str:
-    """A text as long as a query, another one for each number."""
+    """Return a text as long as a query, with a different text for each number."""
     return _Writer(random.Random(number), [], "").words(_USUAL)
 
 
 class _Writer:
-    """Writes text of the prompt's words and others."""
+    """Writes text from the prompt's words and other words."""
 
     def __init__(self, rng: random.Random, own: list[str], prompt: str) -> None:
         self._rng, self._own, self._prompt = rng, own, prompt
 
     def words(self, count: int) -> str:
-        """So many words, about half of them the prompt's."""
+        """Return ``count`` words, about half of them from the prompt."""
         pick = self._rng.choice
         return " ".join(pick(self._own if self._own and self._rng.random() < 0.5 else _WORDS) for _ in range(count))
 
     def field(self, name: str, several: bool) -> str:
-        """A field's value as DSPy's ChatAdapter reads it."""
+        """Return a field's value in the form that DSPy's ChatAdapter reads."""
         return json.dumps([self.words(_USUAL) for _ in range(self._items(name))]) if several else self._line(name)
 
     def value(self, name: str, schema: Mapping[str, Any], root: Mapping[str, Any]) -> Any:
-        """A value that a JSON schema allows.
+        """Return a value that a JSON schema allows.
 
         Args:
-            name: The field's.
-            schema: What is filled in.
-            root: Where ``$ref`` points into.
+            name: Name of the field.
+            schema: The schema to fill in.
+            root: The schema in which ``$ref`` is resolved.
         """
         if "$ref" in schema:
             target: Any = root
@@ -141,14 +141,14 @@ class _Writer:
         return f"{self.words(_LONG.get(name, _USUAL)).capitalize()}."
 
     def _items(self, name: str) -> int:
-        """How many items the prompt asks for in its line on a field: the last number there."""
+        """Return the number of items that the prompt requests for a field: the last number in the field's line."""
         line = re.search(rf"^- {re.escape(name)}:(.*)$", self._prompt, re.MULTILINE) if name else None
         numbers = re.findall(r"\d+", line[1]) if line else []
         return int(numbers[-1]) if numbers else _ITEMS
 
 
 def _schema(form: str) -> dict[str, Any]:
-    """The schema of a field that a prompt of querywright describes in a line."""
+    """Return the schema of a field from its one-line description in a querywright prompt."""
     _, one_of, values = form.rpartition("one of ")
     if one_of and values.startswith('"'):
         return {"enum": [json.loads(value) for value in re.findall(r'"(?:[^"\\]|\\.)*"', values)]}
@@ -164,14 +164,14 @@ def _text(content: Any) -> str:
 
 @dataclass
 class Counts:
-    """What the server did since it was last asked to forget.
+    """The server's counts since the last call to ``forget``.
 
     Args:
-        calls: Answers sent.
-        cpu: Seconds of CPU it used.
-        late: Seconds by which answers left later than they should have, in all.
-        latest: The longest of these.
-        most: Requests under way at a time at most.
+        calls: Number of answers sent.
+        cpu: CPU seconds used.
+        late: Total delay of answers beyond the latency, in seconds.
+        latest: The longest such delay.
+        most: Maximum number of concurrent requests.
     """
 
     calls: int = 0
@@ -196,7 +196,7 @@ class _State:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection: requests one after another, each with a Content-Length."""
+    """One connection with sequential requests, each of which has a Content-Length."""
 
     def __init__(self, state: _State) -> None:
         self._state = state
@@ -260,11 +260,11 @@ class _Connection(asyncio.Protocol):
 
 
 class Loopback:
-    """The server as a process, for a ``with`` block.
+    """Runs the server as a process during a ``with`` block.
 
     Args:
         latency: Seconds from request to answer.
-        port: Where it listens; 0 for any free one.
+        port: The port to listen on; 0 for any free port.
     """
 
     def __init__(self, latency: float, port: int = 0) -> None:
@@ -290,11 +290,11 @@ class Loopback:
         self._process.communicate()
 
     def forget(self) -> None:
-        """Start counting anew, and sample the same answers again."""
+        """Reset the counts, and restart the sampling so that the same answers are sampled again."""
         self._get("forget")
 
     def counts(self) -> Counts:
-        """What the server did since ``forget``."""
+        """Return the server's counts since ``forget``."""
         return Counts(**self._get("counts"))
 
     def _get(self, path: str) -> Any:
@@ -302,11 +302,11 @@ class Loopback:
             return json.load(answer)
 
     def overhead(self, concurrency: int, rounds: int = 5) -> float:
-        """Seconds that a call takes beyond the latency, on average, as the plainest of clients sees it.
+        """Return the average time of a call beyond the latency, in seconds, measured by a minimal client.
 
         Args:
-            concurrency: Calls under way at a time.
-            rounds: Calls one after another on each connection.
+            concurrency: Number of concurrent calls.
+            rounds: Number of sequential calls on each connection.
         """
         return asyncio.run(self._overhead(concurrency, rounds))
 
@@ -333,19 +333,19 @@ class Loopback:
 async def serve(
     latency: float, connection: type[_Connection] = _Connection, write: Write = write, port: int = 0
 ) -> None:
-    """Serve until whoever started this process is gone.
+    """Serve until the parent process ends.
 
     Args:
         latency: Seconds from request to answer.
-        connection: Takes a connection's requests.
-        write: Makes the text of an answer.
-        port: Where it listens; 0 for any free one.
+        connection: The class that handles a connection's requests.
+        write: The function that writes the answers.
+        port: The port to listen on; 0 for any free port.
     """
     state = _State(latency, write)
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: connection(state), "127.0.0.1", port, backlog=BACKLOG)
     print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", flush=True)
-    await loop.run_in_executor(None, sys.stdin.read)  # until whoever started it is gone
+    await loop.run_in_executor(None, sys.stdin.read)  # until the parent process ends
     server.close()
 
 

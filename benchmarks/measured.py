@@ -1,4 +1,4 @@
-"""What a benchmark searches and asks: passages, questions, and the parts of the work with a clock on each."""
+"""Benchmark material: passages and questions, and an embedder and a retriever that measure their time."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _FACTS = (
 
 @dataclass(frozen=True)
 class Material:
-    """What is searched and asked.
+    """The passages and questions for a benchmark.
 
     Args:
-        source: Where it is from, in words.
-        passages: The collection.
-        questions: With four options each.
+        source: Where they come from, in words.
+        passages: The passages in the collection.
+        questions: The questions, each with four options.
     """
 
     source: str
@@ -50,12 +50,12 @@ class Material:
 
 
 def material(folder: Path | None, passages: int, questions: int) -> Material:
-    """HotpotQA where the folder holds it and enough of it, else what a generator makes up.
+    """Return HotpotQA data if the folder contains enough of it, else generated data.
 
     Args:
-        folder: Holds ``corpus.jsonl`` and ``questions.jsonl``; None for the generator.
-        passages: How many, at least as many as the questions' own.
-        questions: How many, 4 or more.
+        folder: Folder with ``corpus.jsonl`` and ``questions.jsonl``; None for generated data.
+        passages: Number of passages, at least as many as belong to the questions.
+        questions: Number of questions, 4 or more.
     """
     if folder is not None and (folder / "questions.jsonl").is_file():
         found = _lines(folder / "questions.jsonl")
@@ -97,7 +97,7 @@ def _made_up(passages: int, questions: int) -> Material:
 
 
 def _with_options(asked: Sequence[tuple[str, str, str, dict[str, Label]]]) -> tuple[Question, ...]:
-    """The questions, each with its answer and three others' as options."""
+    """Return the questions; the options of each are its answer and the answers to three other questions."""
     answers = list(dict.fromkeys(answer for _, _, answer, _ in asked))
     place = {answer: number for number, answer in enumerate(answers)}
     made = []
@@ -108,7 +108,7 @@ def _with_options(asked: Sequence[tuple[str, str, str, dict[str, Label]]]) -> tu
 
 
 class Clock:
-    """Seconds that threads spent in a part of the work, waits included, in all."""
+    """Measures the total seconds that all threads spend in one part of the work, including waiting time."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -117,7 +117,7 @@ class Clock:
 
     @contextmanager
     def running(self, items: int) -> Iterator[None]:
-        """Counts the time of a block that works on so many items."""
+        """Add the time of a ``with`` block that processes ``items`` items."""
         began = time.perf_counter()
         try:
             yield
@@ -128,10 +128,10 @@ class Clock:
 
 
 class TimedEmbedder:
-    """An embedder with a clock, which knows a text again when it is told to.
+    """An embedder with a clock; if ``cached`` is true, it reuses the vectors of known texts.
 
     Args:
-        inner: Does the work.
+        inner: The embedder that does the work.
     """
 
     def __init__(self, inner: TextEmbedder) -> None:
@@ -142,7 +142,7 @@ class TimedEmbedder:
         self._known: dict[str, Any] = {}
 
     def encode(self, texts: Sequence[str], /) -> Vectors:
-        """One row a text."""
+        """Return one row per text."""
         with self.clock.running(len(texts)):
             missing = [text for text in texts if not (self.cached and text in self._known)]
             if missing:
@@ -151,23 +151,23 @@ class TimedEmbedder:
 
 
 class TimedRetriever(ChromaRetriever):
-    """A retriever with a clock on its index."""
+    """A retriever with a clock for its index searches."""
 
     def __init__(self, name: str, *, embedder: TextEmbedder, home: Path) -> None:
         super().__init__(name, embedder=embedder, home=home)
         self.clock = Clock()
 
     def search_vectors(self, vectors: ArrayLike, k: int) -> list[list[Hit]]:
-        """The nearest passages of each vector."""
+        """Return the passages nearest to each vector."""
         with self.clock.running(len(np.asarray(vectors))):
             return super().search_vectors(vectors, k)
 
 
 class OneByOne:
-    """A sentence-transformers model used as libraries use it: each call embeds its own texts at once.
+    """A sentence-transformers model used the way other libraries use it: each call embeds only its own texts.
 
     Args:
-        id: Names the model.
+        id: Id of the model.
         model: The model.
     """
 
@@ -176,6 +176,6 @@ class OneByOne:
         self._model = model
 
     def encode(self, texts: Sequence[str], /) -> Vectors:
-        """One row a text."""
+        """Return one row per text."""
         vectors: Vectors = self._model.encode(list(texts), normalize_embeddings=True, show_progress_bar=False)
         return vectors

@@ -1,8 +1,8 @@
-"""The same work done with other libraries: three more wordings, four searches, a short answer; two LM calls a question.
+"""The same work with other libraries: three paraphrases, four searches, a short answer; two LM calls per question.
 
-Each function takes what it needs and returns a function from questions to answers. All of them ask the same server,
-search the same index one query at a time, as their interfaces have it, and embed with the same model. An ImportError
-means that the library is not there: ``pip install --group bench``.
+Each function takes a setting and returns a function from questions to answers. All of them use the same LM server and
+embedding model, and search the same index one query at a time, as their interfaces require. An ImportError means that
+the library is not installed; run ``pip install --group bench``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any
 import dspy
 
 Search = Callable[[list[str]], list[list[str]]]
-"""Queries to the texts of the best passages of each; one batch to the embedder and one to the index."""
+"""Function that returns the texts of the best passages for each query, with one embedding batch and one search batch.
+"""
 Answer = Callable[[Sequence[str]], list[str]]
 
 READ = "Answer the question in as few words as possible, from the passages.\n\n{context}\n\nQuestion: {question}"
@@ -27,12 +28,12 @@ MAX_PASSAGES = 5
 
 @dataclass(frozen=True)
 class Setting:
-    """What a library is given.
+    """The inputs that each library gets.
 
     Args:
-        url: Address of the LM.
-        search: Finds passages.
-        concurrency: Questions under way at a time.
+        url: URL of the LM.
+        search: Function that finds passages.
+        concurrency: Number of questions that run at a time.
     """
 
     url: str
@@ -41,7 +42,7 @@ class Setting:
 
 
 def langchain(setting: Setting) -> Answer:
-    """MultiQueryRetriever with the question among the queries, and a chain over it, run by ``batch``."""
+    """Use MultiQueryRetriever, with the question as one of the queries, and a chain on top, run with ``batch``."""
     os.environ["LANGSMITH_TRACING"] = "false"
     from langchain_classic.retrievers.multi_query import MultiQueryRetriever
     from langchain_core.documents import Document
@@ -66,7 +67,7 @@ def langchain(setting: Setting) -> Answer:
 
 
 def llama_index(setting: Setting) -> Answer:
-    """QueryFusionRetriever with reciprocal rank fusion, and one completion, run in threads."""
+    """Use QueryFusionRetriever with reciprocal rank fusion and one completion, run in threads."""
     from llama_index.core.retrievers import BaseRetriever, QueryFusionRetriever
     from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
     from llama_index.llms.openai_like import OpenAILike
@@ -96,12 +97,12 @@ def llama_index(setting: Setting) -> Answer:
 
 
 def dspy_by_hand(setting: Setting) -> Answer:
-    """A DSPy program as its tutorials write one, a search a query, run by ``dspy.Evaluate``."""
+    """Use a DSPy program in the style of its tutorials, with one search per query, run with ``dspy.Evaluate``."""
     return _dspy(setting, lambda queries: [setting.search([query])[0] for query in queries])
 
 
 def dspy_in_batches(setting: Setting) -> Answer:
-    """The same with one embedding batch and one search a question."""
+    """Use the same program with one embedding batch and one search per question."""
     return _dspy(setting, setting.search)
 
 
@@ -140,9 +141,9 @@ def _dspy(setting: Setting, search: Search) -> Answer:
 
 
 def node_by_node(setting: Setting) -> Answer:
-    """A plain loop as AutoRAG goes: all questions through a node, then all through the next one.
+    """Use a plain loop in the style of AutoRAG: all questions go through one node, then all through the next.
 
-    Its nodes are expansion, search, fusion and generation; all queries of a run are one batch to the embedder.
+    The nodes are expansion, search, fusion, and generation. All queries in a run are one batch for the embedder.
     """
     lm = dspy.LM("openai/bench", api_base=setting.url, api_key="x", cache=False, temperature=0)
 

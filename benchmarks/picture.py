@@ -1,6 +1,6 @@
-"""The picture of a report in the README: the demo's comparison, from recorded answers, as a browser shows it.
+"""Create the screenshot of a report for the README: the demo's comparison, from recorded answers.
 
-Usage: python benchmarks/picture.py [OUT.png], after querywright demo, with chromium on the path
+Usage: python benchmarks/picture.py [OUT.png]. Run querywright demo first; chromium must be on the path.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ WIDTH, HEIGHT = 1200, 830
 
 
 def main(out: Path) -> None:
-    """Compare, write the report and take its picture."""
+    """Run the comparison, write the report, and take a screenshot."""
     questions = qw.split_questions(qw.load_sample().questions, sizes=SIZES).test
     found = qw.compare(
         ARMS, questions, lm="recording:sample", retriever="sample", reader=None, metrics=["decision_useful"],

@@ -1,8 +1,8 @@
-"""Compile the programs in artifacts/ from a large LM's recorded answers, and compare other instructions of ``rrs``.
+"""Compile the programs in artifacts/ from a large LM's recorded answers, and compare instructions for ``rrs``.
 
 Usage: python benchmarks/programs.py [programs] [instructions]
 
-Neither part calls a model. The data is in benchmarks/data; ``results.py`` makes the tables of the pages.
+Neither part calls a model. The data is in benchmarks/data; ``results.py`` creates the tables for the pages.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from querywright.retrieval.generated_questions import published_questions
 from querywright.retrieval.hybrid import HybridRetriever
 
 EXAMPLES = 30
-"""Questions on which MIPROv2 tries instructions."""
+"""Number of questions on which MIPROv2 tries instructions."""
 FACT = "Decide which answer is most likely and what fact would settle it. Then write "
 TERMS = " Name the terms that a source would use, not the wording of the question."
 BY_HAND: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
@@ -49,15 +49,15 @@ BY_HAND: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
         {"n_queries": 3},
     ),
 }
-"""Instructions for the plan, the description of its queries, and knobs, by name."""
+"""By name: the instructions for the plan, the description of its queries, and the knobs."""
 UNTUNED = {"n_queries": 4, "n_written": 0, "top_k": 10, "fusion": "rrf", "rrf_k": 60, "search_passage": True}
-"""The default knobs of ``rrs``. They are not searched: each value needs another selection per question."""
+"""The default knobs for ``rrs``. They are not searched, because each value needs a new selection per question."""
 DEFAULTS = {"rewriter_sees_options": True, "n_queries": 3}
-"""Knobs of HCQR that are not searched. A search that chose one query on dev was worse on test than HCQR untuned."""
+"""Knobs of HCQR that are not searched. A search chose one query on dev, which did worse on test than untuned HCQR."""
 
 
 def read(file: str) -> list[Question]:
-    """Read questions below benchmarks/data."""
+    """Read questions from a file in benchmarks/data."""
     return read_questions(DATA / file)
 
 
@@ -96,7 +96,7 @@ def save(folder: str, technique: str, splits: Mapping[str, Sequence[Question]], 
 
 
 def instructions(threads: int) -> None:
-    """Compare instructions of ``rrs`` by ``dspy.MIPROv2`` and by hand with the untuned ones on dev."""
+    """Compare instructions for ``rrs`` from ``dspy.MIPROv2`` and by hand with the untuned instructions on dev."""
     prepare("nursing")
     lm = resolve_lm(LARGE_LM, store=open_store())
     dense = ChromaRetriever("nursing", embedder=resolve_embedder("embedded", store=open_store()))
@@ -111,7 +111,7 @@ def instructions(threads: int) -> None:
             max_bootstrapped_demos=0, max_labeled_demos=0, program_aware_proposer=False,
         )  # fmt: skip
     show(programs, 1, ("nursing/dev.jsonl",))
-    for budget in (1, 3):  # a program keeps its own budget
+    for budget in (1, 3):  # each program has its own budget
         programs = {"untuned": make_program("rrs", hybrid, max_passages=budget)}
         for name, (text, queries, knobs) in BY_HAND.items():
             programs[name] = make_program("rrs", hybrid, max_passages=budget, **knobs)
@@ -121,7 +121,7 @@ def instructions(threads: int) -> None:
 
 
 def show(programs: Mapping[str, Any], budget: int, files: Sequence[str]) -> None:
-    """Print the decision-useful rate of programs with a budget of passages."""
+    """Print the decision-useful rate of each program with a given passage budget."""
     asked = [question for file in files for question in read(file)]
     compared = qw.compare(
         programs, asked, retriever="nursing", lm=LARGE_LM, judge_lm=LARGE_LM, reader=None, metrics=["judged_useful"],

@@ -1,10 +1,10 @@
-"""Make the tables of docs/results from benchmarks/data and recorded answers, without a remote model or a network.
+"""Create the tables in docs/results from benchmarks/data and recorded answers, without a remote model or a network.
 
 Usage: python benchmarks/results.py [TABLE ...] [--check]
 
-Each table of a page follows a comment ``<!-- table: NAME -->``. The script runs the comparison of each named table (by
-default of all tables), writes the rows into the page, and prints a diff of the rows that changed. With ``--check`` it
-writes nothing and exits with 1 if a row differs.
+Each table on a page follows a comment ``<!-- table: NAME -->``. The script runs the comparison for each named table (by
+default, for all tables), writes the rows into the page, and prints a diff of the rows that changed. With ``--check``,
+it writes nothing and exits with 1 if a row differs.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ HANDBOOK_ARMS = (
     "hyde:n_documents=2", "hcqr", "hcqr@hybrid", "rrr", "rrr@hybrid", "chr", "corpus_steered@hybrid", "rrs@hybrid",
 )  # fmt: skip
 QUESTIONS = 4
-"""Questions that the LM writes for each passage of an index of questions."""
+"""Number of questions that the LM writes for each passage in a question index."""
 RECORDED_PLAN = QuestionToSearches.with_instructions(
     QuestionToSearches.instructions.replace("in a source.", "in a textbook.")
 ).with_updated_fields("passage", desc="the sentence of a textbook that would settle the question")
-"""The plan of ``rrs`` in the words with which large-lm.jsonl.gz was recorded."""
+"""The wording of the plan for ``rrs`` with which large-lm.jsonl.gz was recorded."""
 ABLATION = {
     "rrs@hybrid": "complete, `rrs@hybrid`",
     "rrs@hybrid:search_passage=false": "without the hypothetical sentence, `search_passage=false`",
@@ -113,33 +113,33 @@ NAMES = {
     "qb_rag:match=hybrid": "QB-RAG, `match=hybrid`",
     "closed_book": "closed book, no passages",
 }
-"""How a table names an arm."""
+"""The names of the arms in tables."""
 SEES_OPTIONS = (OPTIONS, "oracle", "hcqr", "rrr", "rrs", "chr", "corpus_steered", "closed_book")
-"""Arms that show the options to the LM, or search them. A selection (``select=true``) shows them, too."""
+"""Arms that show the options to the LM or include them in the query. A selection (``select=true``) shows them, too."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of a page.
+    """A table on a page.
 
     Args:
-        page: The page, below docs.
-        collection: The collection, named like its folder in benchmarks/data.
-        questions: The questions' file below benchmarks/data, or the name of a packaged set.
-        arms: The arms, the baseline first.
-        columns: Pairs of a metric and its title. The first metric
-            orders the arms, and decides which questions are won, unless ``decisive`` names another.
-        budgets: Numbers of passages that each arm shows; one comparison runs for each. The first metric has a column
-            for each budget.
-        others_at: The position in ``budgets`` at which the further metrics are shown.
-        names: How the table names an arm, if not as ``NAMES`` has it.
-        decisive: The metric that orders the arms and by which they win and lose, if it is not the first.
-        digits: Digits after the point.
-        options: Whether a column says which arms are shown the options.
-        limit: The number of questions, from the first; by default all.
-        skip: The number of questions to leave out, from the first.
-        won_at: Whether the column of won and lost names its number of passages.
-        compare: Further arguments of ``qw.compare``.
+        page: The page, relative to docs.
+        collection: The collection, which has the same name as its folder in benchmarks/data.
+        questions: The question file in benchmarks/data, or the name of a packaged set.
+        arms: The arms, starting with the baseline.
+        columns: Pairs of a metric and its title. Unless ``decisive`` names a different metric, the first one orders
+            the arms and decides which questions are won.
+        budgets: Numbers of passages that each arm shows; a separate comparison runs for each. The first metric has one
+            column per budget.
+        others_at: The position in ``budgets`` at which the other metrics are shown.
+        names: The names of arms in this table if they differ from ``NAMES``.
+        decisive: The metric that orders the arms and decides wins and losses, if it is not the first.
+        digits: Number of decimals.
+        options: Whether a column shows which arms see the options.
+        limit: The number of questions to use, starting with the first; by default, all.
+        skip: The number of questions to leave out, starting with the first.
+        won_at: Whether the title of the column with wins and losses includes the number of passages.
+        compare: Further arguments for ``qw.compare``.
     """
 
     page: str
@@ -326,7 +326,7 @@ _init = RewriteRetrieveSelect.__init__
 
 
 def with_recorded_plan(lm: str) -> None:
-    """Let ``rrs`` plan with ``RECORDED_PLAN`` if the LM is the recording that was made with it."""
+    """Make ``rrs`` plan with ``RECORDED_PLAN`` if the LM is the recording that was created with it."""
 
     def init(self: RewriteRetrieveSelect, retriever: Any = None, **knobs: Any) -> None:
         _init(self, retriever, **knobs)
@@ -336,7 +336,7 @@ def with_recorded_plan(lm: str) -> None:
 
 
 def prepare(collection: str) -> None:
-    """Build a collection, and its index of questions if it is a source of MedQuAD; nothing is built twice."""
+    """Build a collection and, for a MedQuAD source, its question index; what already exists is not rebuilt."""
     embedder = resolve_embedder("embedded", store=open_store())
     corpus = next((DATA / collection).glob("corpus.*"), None) if (DATA / collection).exists() else None
     build_collection(collection, read_passages(corpus or collection), embedder=embedder, prune=True)
@@ -346,7 +346,7 @@ def prepare(collection: str) -> None:
 
 
 def replace_table(text: str, name: str, lines: Sequence[str]) -> str:
-    """Return a page's text with the rows of a named table replaced.
+    """Return a page's text with new rows in the named table.
 
     Raises:
         SystemExit: The page has no such table.
@@ -360,7 +360,7 @@ def replace_table(text: str, name: str, lines: Sequence[str]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Make the named tables; return the exit status."""
+    """Create the named tables; return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("tables", nargs="*", metavar="TABLE", help=", ".join(TABLES))
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a row differs")

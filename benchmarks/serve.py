@@ -1,10 +1,10 @@
-"""The server compared with the program called directly.
+"""Compare the server with calling the program directly.
 
 Usage: python benchmarks/serve.py [--questions 384] [--concurrency 64] [--json]
 
-The same questions at concurrency 64, in turns, through the program's ``acall`` in a process of its own and
-through the server; the LM takes 0.2 s for every answer. The ratio of the p95 is to be 1.1 at most. Both run on uvloop.
-The client of the server works on the same processors, so with few of them a part of the ratio is the client's.
+The same questions run at concurrency 64, alternately through the program's ``acall`` in a separate process and through
+the server. The LM takes 0.2 s for every answer, and both run on uvloop. Aim: the ratio of the p95 is at most 1.1. The
+server's client runs on the same processors, so with few processors, the client causes part of the ratio.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ ROUNDS = 5
 
 
 class Hashed:
-    """An embedder whose vectors mean nothing; only the lexical index is searched."""
+    """An embedder with meaningless vectors; only the lexical index is searched."""
 
     id, dimension = "hashed", 8
 
     def encode(self, texts: Sequence[str], /) -> Any:
-        """One row a text."""
+        """Return one row per text."""
         rows = [np.frombuffer(hashlib.sha256(text.encode()).digest()[:8], np.uint8) for text in texts]
         vectors = np.array(rows, dtype=np.float32) - 127.5
         return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), dtype=np.float32)
 
 
 def prepare(folder: Path, technique: str, passages: int) -> None:
-    """Write a collection, and an artifact of a technique and the short-answer reader on it, into a workspace."""
+    """Create a collection in a workspace, and an artifact with a technique and the short-answer reader."""
     from measured import material
 
     from querywright.optimize.artifacts.files import write_artifact
@@ -65,7 +65,7 @@ def prepare(folder: Path, technique: str, passages: int) -> None:
 
 
 def question(number: int) -> str:
-    """A question like no other, with its number in it."""
+    """Return a unique question that contains its number."""
     return f"What is said of the bridge and the museum in the year {1500 + number % 500}, number {number}?"
 
 
@@ -78,7 +78,7 @@ def _lm(url: str, timeout: float) -> Any:
 
 
 def serve(folder: Path, url: str, timeout: float) -> None:
-    """The server, in a process of its own."""
+    """Run the server; this is the main function of a separate process."""
     from querywright.optimize.artifacts.load import load
     from querywright.serving.server import serve as run
     from querywright.serving.server import write_logs
@@ -95,7 +95,7 @@ def serve(folder: Path, url: str, timeout: float) -> None:
 
 
 def call(folder: Path, url: str, timeout: float) -> None:
-    """The program called directly: a line with numbers comes in, the seconds of each question go out."""
+    """Call the program directly: read numbers from a line of input, and print the seconds that each question took."""
     from concurrent.futures import ThreadPoolExecutor
 
     import uvloop
@@ -118,7 +118,7 @@ def call(folder: Path, url: str, timeout: float) -> None:
 
 
 async def at_once(first: int, count: int, concurrency: int, ask: Callable[[int], Any]) -> tuple[list[float], float]:
-    """Ask so many questions at a concurrency; the seconds that each took, and all of them together."""
+    """Ask ``count`` questions concurrently; return the seconds for each question and the total elapsed seconds."""
     numbers, taken = iter(range(first, first + count)), []
     began = time.perf_counter()
 
@@ -133,7 +133,7 @@ async def at_once(first: int, count: int, concurrency: int, ask: Callable[[int],
 
 
 class Child:
-    """This file as a process with a part to play, for a ``with`` block."""
+    """Runs one part of this file as a process during a ``with`` block."""
 
     def __init__(self, part: str, folder: Path, url: str, timeout: float) -> None:
         self._command = [sys.executable, str(HERE), "--child", part, "--folder", str(folder), "--url", url]
@@ -155,7 +155,7 @@ class Child:
             self._process.kill()
 
     def line(self) -> str:
-        """The next line that it says."""
+        """Return the process's next line of output."""
         assert self._process.stdout is not None
         text = self._process.stdout.readline().strip()
         if not text:
@@ -163,7 +163,7 @@ class Child:
         return text
 
     def ask(self, first: int, count: int, concurrency: int) -> tuple[list[float], float]:
-        """What ``at_once`` gives there."""
+        """Return the result of ``at_once`` in the process."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps([first, count, concurrency]) + "\n")
         self._process.stdin.flush()
@@ -172,14 +172,14 @@ class Child:
 
 
 class Client:
-    """The plainest of HTTP clients: connections that are kept, bodies with a length."""
+    """A minimal HTTP client that keeps connections open and reads bodies by their Content-Length."""
 
     def __init__(self, address: str) -> None:
         self._port = int(address.rpartition(":")[2])
         self._free: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
 
     async def post(self, path: str, body: Any = None) -> tuple[int, Any]:
-        """Status and JSON of an answer."""
+        """Send a POST request; return the response's status and JSON."""
         reader, writer = (
             self._free.pop() if self._free else await asyncio.open_connection("127.0.0.1", self._port, limit=2**20)
         )
@@ -204,7 +204,7 @@ class Client:
 
 @contextmanager
 def bench(technique: str, latency: float) -> Iterator[tuple[Path, Loopback]]:
-    """A working folder with an artifact, and an LM."""
+    """Create a workspace with an artifact, and start an LM server."""
     with tempfile.TemporaryDirectory() as folder, Loopback(latency) as lm:
         prepare(Path(folder), technique, 500)
         yield Path(folder), lm
@@ -215,7 +215,7 @@ def p95(values: Sequence[float]) -> float:
 
 
 def overhead(given: argparse.Namespace) -> dict[str, Any]:
-    """Both ways in turns; ratios of each turn."""
+    """Run both ways alternately; return the ratios for each round."""
     count, concurrency = given.questions, given.concurrency
     with bench(given.technique, given.latency) as (folder, lm), contextlib.ExitStack() as stack:
         direct = stack.enter_context(Child("call", folder, lm.url, 30))

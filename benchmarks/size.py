@@ -1,4 +1,4 @@
-"""How large the project is: lines, modules, import closures, circles between folders.
+"""Measure the size of the project: lines, modules, import closures, and import cycles between folders.
 
 Run: python benchmarks/size.py [CHECKOUT]
 """
@@ -17,7 +17,7 @@ Graph = Mapping[str, set[str]]
 
 
 def modules_of(root: Path) -> dict[str, Path]:
-    """Every module of the package, by name; the rooms are read where they really are."""
+    """Return every module in the package by name; the folders at the root are read in their real location."""
     found = {}
     for base, prefix in ((root / "src", ""), (root, "querywright.")):
         folders = [base / "querywright"] if not prefix else [root / room for room in ROOMS]
@@ -29,7 +29,7 @@ def modules_of(root: Path) -> dict[str, Path]:
 
 
 def imports_of(tree: ast.Module, modules: Iterable[str], *, eager: bool) -> Iterator[str]:
-    """The project's modules that a module imports; ``eager``: when it is imported itself."""
+    """Yield the project's modules that a module imports; with ``eager``, only those imported at import time."""
     skipped: set[int] = set()
     for node in ast.walk(tree):
         is_typing = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
@@ -46,7 +46,7 @@ def imports_of(tree: ast.Module, modules: Iterable[str], *, eager: bool) -> Iter
 
 
 def reached(graph: Graph, start: str) -> set[str]:
-    """All that is imported with a module, itself and the packages around it included."""
+    """Return all modules that are imported with a module, including itself and its parent packages."""
     seen: set[str] = set()
     todo = [start]
     while todo:
@@ -60,7 +60,7 @@ def reached(graph: Graph, start: str) -> set[str]:
 
 
 def main(root: Path) -> None:
-    """Print the figures of a checkout."""
+    """Print the figures for a checkout."""
     modules = modules_of(root)
     lines = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in modules.items()}
     trees = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in modules.items()}

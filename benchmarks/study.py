@@ -1,10 +1,10 @@
-"""What a study costs next to its LM: trials over the numbers of rag_fusion, then again with every answer known.
+"""Measure a study's overhead: trials over the numeric knobs of rag_fusion, then again with all answers cached.
 
 Usage: python benchmarks/study.py [--latency 0.2] [--trials 50] [--questions 50] [--json]
 
-Aims: one LM call per question for all trials, and 3 seconds for 50 trials whose answers are known. The LM is a server
-of fixed latency on 127.0.0.1. Passages and questions are HotpotQA's if it is next to the checkout, else made up. Run it
-on a machine that has nothing else to do.
+Aims: one LM call per question for all trials together, and 3 seconds for 50 trials whose answers are cached. The LM is
+a server with a fixed latency on 127.0.0.1. Passages and questions come from HotpotQA if it is next to the checkout, and
+are generated otherwise. Run it on an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from querywright.studies import read_data, run_named
 
 COLLECTION = "bench"
 KEY = "QUERYWRIGHT_BENCH_KEY"
-"""Environment variable with the key of the server, which takes any key."""
+"""Environment variable with the API key for the server, which accepts any key."""
 
 TRAIN, TESTED = 1, 6
-"""Questions of train and test, which a study has and nothing here looks at."""
+"""Number of train and test questions. A study must have them, but this benchmark does not use them."""
 
 SEARCHED = {
     "n_queries": {"low": 1, "high": 4},
@@ -50,7 +50,7 @@ SEARCHED = {
     "search_question": [True, False],
     "question_weight": {"low": 0.25, "high": 4.0},
 }
-"""The numbers of rag_fusion."""
+"""The ranges of the numeric knobs of rag_fusion."""
 
 RETRIEVAL = {
     "reader": "none",
@@ -62,15 +62,15 @@ RETRIEVAL = {
 
 @dataclass(frozen=True)
 class Site:
-    """Where studies are run: a working folder with a collection, which each study gets a copy of.
+    """The place where studies run: a workspace with a collection, of which each study gets a copy.
 
     Args:
-        folder: Everything is below it.
-        server: The LM.
-        passages: Of the collection.
-        questions: To choose from; their vectors are known.
-        embedder: Without the vectors of questions and passages in memory.
-        seed: Of the studies.
+        folder: The folder that contains everything.
+        server: The LM server.
+        passages: The passages in the collection.
+        questions: The questions to choose from; their vectors are cached.
+        embedder: The embedder, without vectors of questions and passages in memory.
+        seed: Random seed for the studies.
     """
 
     folder: Path
@@ -84,7 +84,7 @@ class Site:
     def build(
         cls, folder: Path, server: Loopback, passages: Sequence[Passage], questions: Sequence[Question], seed: int
     ) -> Site:
-        """The place, its collection built and its model loaded."""
+        """Build the collection, load the model, and return the site."""
         home = folder / "home"
         store = open_store(home)
         embedder = resolve_embedder("embedded", store=store)
@@ -95,11 +95,11 @@ class Site:
 
     @property
     def asked(self) -> Sequence[Question]:
-        """Questions to search on."""
+        """The questions that studies can use as dev questions."""
         return self.questions[: -TRAIN - TESTED]
 
     def home(self, name: str) -> Path:
-        """A copy of the working folder, where nothing was asked but by an earlier run of the same name."""
+        """Return a copy of the workspace whose only cached LM answers are from an earlier run with the same name."""
         copied, part = self.folder / f"home-{name}", self.folder / f"part-{name}"
         if not copied.exists():
             shutil.rmtree(part, ignore_errors=True)
@@ -110,7 +110,7 @@ class Site:
     def spec(
         self, name: str, questions: Sequence[Question], sizes: Sequence[int], changes: Mapping[str, Any]
     ) -> StudySpec:
-        """A study on these questions, so many of which are for train, dev and test."""
+        """Return the spec for a study on these questions, with ``sizes`` for train, dev, and test."""
         os.environ.setdefault(KEY, "x")
         path = self.folder / f"{name}.jsonl"
         rows = [question.to_json() for question in dealt(questions, sizes, self.seed)]
@@ -121,10 +121,10 @@ class Site:
 
 
 def dealt(questions: Sequence[Question], sizes: Sequence[int], seed: int) -> list[Question]:
-    """The first questions with ids by which so many of them fall into train, dev and test.
+    """Return the first questions, with ids chosen so that the given numbers fall into train, dev, and test.
 
     Raises:
-        ValueError: There are too few.
+        ValueError: There are too few questions.
     """
     if len(questions) < sum(sizes):
         raise ValueError(f"{sum(sizes)} questions are needed, but there are {len(questions)}")
@@ -142,14 +142,14 @@ def _falling(question: Question, part: int, seed: int) -> Question:
 
 @dataclass(frozen=True)
 class Wall:
-    """A trial and the time since the one before it: choosing, trying, writing down.
+    """A trial and the time since the previous one, which includes choosing, running, and recording the trial.
 
     Args:
-        number: The trial's.
-        worker: Who ran it.
-        seconds: Since this worker's trial before it ended; of a worker's first, since it began.
-        calls: LM calls that it made.
-        lm_seconds: Seconds that they took, as the LM's wrapper sees them.
+        number: Number of the trial.
+        worker: The worker that ran it.
+        seconds: Seconds since the end of this worker's previous trial; for its first trial, since the trial's start.
+        calls: Number of LM calls in the trial.
+        lm_seconds: Seconds that these calls took, as measured by the LM's wrapper.
     """
 
     number: int
@@ -161,12 +161,12 @@ class Wall:
 
 @dataclass(frozen=True)
 class Ran:
-    """A study that was run.
+    """A finished study.
 
     Args:
-        trials: Its trials.
-        opening: Seconds before the first of them.
-        closing: Seconds after the last.
+        trials: The study's trials.
+        opening: Seconds before the first trial.
+        closing: Seconds after the last trial.
     """
 
     trials: Sequence[TrialRecord]
@@ -175,17 +175,17 @@ class Ran:
 
     @property
     def calls(self) -> int:
-        """LM calls of all trials."""
+        """Number of LM calls in all trials."""
         return sum(one.spent.calls for one in self.trials)
 
     @property
     def seconds(self) -> float:
-        """From the first trial's beginning to the last one's end."""
+        """Seconds from the start of the first trial to the end of the last."""
         return max(one.ended or 0 for one in self.trials) - min(one.began or 0 for one in self.trials)
 
     @property
     def walls(self) -> list[Wall]:
-        """The trials with their time."""
+        """The trials with their times."""
         found, before = [], dict[str, float]()
         for one in sorted(self.trials, key=lambda one: one.ended or 0):
             assert one.began is not None
@@ -199,7 +199,7 @@ class Ran:
 def run(
     site: Site, name: str, questions: Sequence[Question], changes: Mapping[str, Any], *, after: str | None = None
 ) -> Ran:
-    """A study whose dev questions are these; ``after`` another one, whose answers and rankings it finds.
+    """Run a study with the given dev questions; with ``after``, it reuses the cached results of that earlier study.
 
     Raises:
         RuntimeError: A trial failed.

@@ -1,25 +1,26 @@
-"""Every technique against an LM of fixed latency, and the same work done with other libraries: ratios of one run.
+"""Time every technique with a fixed-latency LM, and the same work in other libraries, as ratios within one run.
 
 Usage: python benchmarks/techniques.py [--latency 0.2] [--questions 100] [--concurrency 32] [--json]
        python benchmarks/techniques.py --part libraries --rounds 5     (make bench-peers)
 
-What a run costs is set beside its critical path: LM stages one after another x latency x questions / concurrency,
-with the stages that were really taken. A ratio of 1 would mean that nothing but the LM takes time and that no thread
-is ever idle. No run can be faster than two bounds: ``floor`` is the ratio if only the LM took time (100 questions
-are four rounds of 32, not 3.125), ``busy`` the ratio if only the processors' work did (CPU time of a cold run over
-the number of processors). ``cold`` embeds every query anew, ``cached`` is a second run whose vectors are known. What
-a cold run took beyond its floor is told apart in seconds of the wall: embedding and searching (waits for the
-processor and for others included, summed over the threads and divided by their number) and the rest, which is
-querywright's, DSPy's and the client's own work; it can fall below 0, because a thread that has no question in the
-last round can have waited longer before.
+The time of a run is compared with its critical path: sequential LM stages x latency x questions / concurrency, with the
+number of stages that actually ran. A ratio of 1 would mean that only the LM takes time and no thread is ever idle. Two
+bounds limit the speed of a run: ``floor`` is the ratio if only the LM took time (100 questions take four rounds of 32,
+not 3.125), and ``busy`` is the ratio if only CPU work took time (the CPU time of a cold run divided by the number of
+processors). A ``cold`` run embeds every query; a ``cached`` run is a second run with known vectors. The time of a cold
+run beyond its floor is split into wall-clock seconds for embedding, searching, and the rest. Embedding and searching
+include waits for the processor and for other threads; they are summed over the threads and divided by the number of
+threads. The rest is the work of querywright, DSPy, and the client. It can be below 0, because a thread without a
+question in the last round may have waited longer before.
 
-The part ``comparison`` compares four arms with a reader, beside closed book and oracle evidence, ``--concurrency``
-questions at a time; its path is calls x latency / concurrency (aim: 1.3 at 2 s, 20 questions, 64 at a time).
+The part ``comparison`` compares four arms with a reader, in addition to closed book and oracle evidence,
+``--concurrency`` questions at a time. Its path is calls x latency / concurrency (aim: 1.3 at 2 s, 20 questions, 64 at a
+time).
 
-``--judged`` has the same LM label each passage that a technique found, side by side, and its path is that of all calls,
-as many at a time as there are questions.
+With ``--judged``, the same LM labels each passage that a technique found, in parallel. The path then counts all calls,
+with as many running in parallel as there are questions at a time.
 
-Aims at 0.2 s: 1.8 cold, 1.35 cached, judged 1.4; at 1 s: 1.25 cold. Run it on a machine that has nothing else to do.
+Aims at 0.2 s: 1.8 cold, 1.35 cached, 1.4 judged; at 1 s: 1.25 cold. Run it on an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -58,20 +59,20 @@ HOTPOTQA = Path(__file__).resolve().parents[2] / "shared" / "data" / "hotpotqa"
 PARTS = ("techniques", "comparison", "libraries", "embedding")
 ARMS = ("plain", "hyde", "multi_query", "hcqr")
 NAMES = [name for name, kind in TECHNIQUES.items() if kind.ENGINE is None]
-"""Techniques that search passages; what searches a question index is in questions.py."""
+"""Techniques that search passages; techniques that search a question index are in questions.py."""
 
 
 @dataclass(frozen=True)
 class Bench:
-    """What all runs share.
+    """The setup that all runs share.
 
     Args:
-        server: The LM.
-        lm: The LM as querywright asks it.
-        material: Passages and questions; the first question only warms up.
-        retriever: Over the passages.
-        embedder: The retriever's.
-        concurrency: Questions under way at a time.
+        server: The LM server.
+        lm: The LM object through which querywright calls the server.
+        material: Passages and questions; the first question is only a warm-up.
+        retriever: The retriever for the passages.
+        embedder: The retriever's embedder.
+        concurrency: Number of questions that run at a time.
     """
 
     server: Loopback
@@ -83,23 +84,23 @@ class Bench:
 
     @property
     def questions(self) -> tuple[Question, ...]:
-        """All but the first."""
+        """All questions except the first."""
         return self.material.questions[1:]
 
 
 @dataclass(frozen=True)
 class Run:
-    """What one run over the questions took.
+    """The time and work of one run over the questions.
 
     Args:
-        wall: Seconds.
-        calls: LM calls a question.
-        embedded: Texts embedded a question.
-        searched: Queries searched a question.
-        embedding: Seconds of the wall in which a thread embeds or waits for it, on average over the threads.
-        searching: The same of the index.
-        cpu: Seconds of CPU of this process.
-        failures: Questions that failed.
+        wall: Wall-clock seconds.
+        calls: LM calls per question.
+        embedded: Texts embedded per question.
+        searched: Queries searched per question.
+        embedding: Wall-clock seconds that a thread embeds or waits for embedding, averaged over the threads.
+        searching: The same for searching the index.
+        cpu: CPU seconds of this process.
+        failures: Number of questions that failed.
     """
 
     wall: float
@@ -114,15 +115,15 @@ class Run:
 
 @dataclass(frozen=True)
 class Result:
-    """A technique or a library, cold and with embeddings cached.
+    """The result for a technique or a library, cold and with cached embeddings.
 
     Args:
-        name: What was run.
-        stages: LM stages a question, as taken.
-        path: Seconds of the critical path.
-        floor: Ratio of a run in which only the LM takes time.
+        name: Name of the technique or library.
+        stages: LM stages per question that actually ran.
+        path: Length of the critical path, in seconds.
+        floor: The ratio of a run in which only the LM takes time.
         cold: The first run.
-        cached: The second run, with the vectors of the first.
+        cached: The second run, with the vectors from the first.
     """
 
     name: str
@@ -133,19 +134,19 @@ class Result:
     cached: Run
 
     def ratio(self, run: Run) -> float | None:
-        """Wall time over critical path; None where no LM is asked."""
+        """Return wall time divided by the critical path; None if no LM is called."""
         return run.wall / self.path if self.path else None
 
     def busy(self, run: Run) -> float | None:
-        """What the ratio would be if all processors did nothing but this process's work, and the LM took no time."""
+        """Return the ratio if all processors did only this process's work and the LM took no time."""
         return run.cpu / (os.cpu_count() or 1) / self.path if self.path else None
 
     def rest(self, run: Run) -> float:
-        """Seconds of the wall that are neither the LM's, as its floor has it, nor embedding, nor searching."""
+        """Return the wall-clock seconds beyond the LM's floor, embedding, and searching."""
         return run.wall - self.path * self.floor - run.embedding - run.searching
 
     def to_json(self) -> dict[str, Any]:
-        """Everything, ratios included."""
+        """Return the result, including the ratios, as a JSON object."""
         runs = {
             name: {**asdict(run), "ratio": self.ratio(run), "busy": self.busy(run), "rest": self.rest(run)}
             for name, run in (("cold", self.cold), ("cached", self.cached))
@@ -158,7 +159,7 @@ def bench(
     *, latency: float, questions: int, concurrency: int, passages: int, data: Path | None, embedder: TextEmbedder,
     home: Path | None = None, model: str = "openai/bench",
 ) -> Iterator[Bench]:  # fmt: skip
-    """The server and a collection, in a folder of its own where none is given, for as long as the block lasts."""
+    """Run the server with a collection during the ``with`` block, in a temporary folder unless ``home`` is given."""
     made = material(data, passages, questions + 1)
     with tempfile.TemporaryDirectory() as folder, Loopback(latency) as server:
         home = Path(folder) if home is None else home
@@ -172,7 +173,7 @@ def bench(
 
 
 class Watched:
-    """A program that notes the LM stages of each question."""
+    """A program that records the number of LM stages for each question."""
 
     def __init__(self, program: RAG) -> None:
         self.reader = program.reader
@@ -180,7 +181,7 @@ class Watched:
         self._program = program
 
     def __call__(self, question: str, options: Sequence[str]) -> dspy.Prediction:
-        """What the program finds; it is given the options if it needs them."""
+        """Run the program, and return its prediction; it gets the options if it needs them."""
         needed = options if self._program.technique.NEEDS_OPTIONS else None
         prediction: dspy.Prediction = self._program(question=question, options=needed)
         taken = {step.stage for step in prediction.steps if step.kind == "lm"}
@@ -189,7 +190,7 @@ class Watched:
 
 
 def run_technique(bench: Bench, name: str, *, reader: str | None = None, judged: bool = False, **knobs: Any) -> Result:
-    """A technique over all questions, twice; ``judged``, its passages by an LM, without the labels of people."""
+    """Run a technique over all questions twice; with ``judged``, an LM labels its passages, without people's labels."""
     watched = Watched(make_program(name, bench.retriever, reader=reader, **knobs))
     program: Any = watched
     judge = {"metrics": {"judged_useful": metric_named("judged_useful")}} if judged else {}
@@ -203,14 +204,14 @@ def run_technique(bench: Bench, name: str, *, reader: str | None = None, judged:
     watched.stages.clear()
     cold = _timed(bench, bench.embedder, lambda: run(bench.questions))
     stages = [watched.stages.get(question.question, 0) for question in bench.questions]
-    if judged:  # the calls of a question are many, and fill each other's gaps
+    if judged:  # each question has many calls, which fill each other's gaps
         stages = [1] * bench.server.counts().calls or [0]
     cached = _timed(bench, bench.embedder, lambda: run(bench.questions), cached=True)
     return _result(bench, name, stages, cold, cached)
 
 
 def run_library(bench: Bench, name: str, embedder: TimedEmbedder) -> Result:
-    """The work of four queries and a short answer by another library, twice.
+    """Run the work of four queries and a short answer in another library, twice.
 
     Raises:
         ImportError: The library is not installed.
@@ -232,7 +233,7 @@ def run_library(bench: Bench, name: str, embedder: TimedEmbedder) -> Result:
 
 
 def run_comparison(bench: Bench, *, judged: bool = False) -> str:
-    """A line on a comparison of arms, with the vectors of a first run."""
+    """Run a comparison of arms with the vectors from a first run; return a one-line summary."""
     programs = {name: make_program(name, bench.retriever, reader="short_answer") for name in ARMS}
     metrics = {name: metric_named(name) for name in ("exact_match", *(["judged_useful"] if judged else []))}
     asked = [replace(one, evidence={}) for one in bench.questions] if judged else bench.questions
@@ -288,13 +289,13 @@ def _result(bench: Bench, name: str, stages: Sequence[int], cold: Run, cached: R
 
 
 def embedding_ratio(embedder: Embedder, *, threads: int, texts: int = 1024, rounds: int = 3) -> float:
-    """Texts a second embedded four at a time by many threads, over those of one large ``encode``; the median.
+    """Return the median ratio of embedding throughput: many threads with four texts per call to one large ``encode``.
 
     Args:
-        embedder: Without a store, so that each text is embedded each time.
-        threads: That embed at the same time.
-        texts: Distinct ones, a multiple of 4.
-        rounds: Of both, in turn.
+        embedder: An embedder without a cache, so that each text is embedded every time.
+        threads: Number of threads that embed at the same time.
+        texts: Number of distinct texts, a multiple of 4.
+        rounds: Number of rounds, each of which measures both.
     """
     lines = [sentence(number) for number in range(texts)]
     fours = [lines[start : start + 4] for start in range(0, texts, 4)]
@@ -314,7 +315,7 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 def _one_by_one() -> TimedEmbedder:
-    """The embedded model as other libraries use it."""
+    """Return the embedded model, used the way other libraries use it."""
     import importlib.util
 
     from sentence_transformers import SentenceTransformer
@@ -333,7 +334,7 @@ HEAD = (
 
 
 def line(result: Result, count: int) -> str:
-    """A row of the table under ``HEAD``."""
+    """Return a row for the table under ``HEAD``."""
     cold, cached = result.cold, result.cached
     ratios = [result.ratio(cold), result.ratio(cached), result.floor if result.path else None, result.busy(cold)]
     one, two, floor, busy = (f"{'-' if ratio is None else format(ratio, '.2f'):>7}" for ratio in ratios)
@@ -428,7 +429,7 @@ def _libraries(ready: Bench, show: Callable[[str], None]) -> Iterator[Result]:
 
 
 def _spread(found: Sequence[Result], rounds: int) -> str:
-    """The ratios of each library over all rounds: median, least and most."""
+    """Return each library's ratios over all rounds: median, minimum, and maximum."""
     lines = [f"\nWall time over critical path, {rounds} rounds in turn: median (least to most)"]
     for name in dict.fromkeys(one.name for one in found):
         said = ""

@@ -1,7 +1,7 @@
-"""Metrics of answers, retrieval, and usefulness for the decision, with intervals and tests.
+"""Metrics for answers, retrieval, and decision usefulness, with intervals and tests.
 
-The pure functions are in one module per family and do not use DSPy. This package exports the metrics by name as DSPy
-calls them, and the checks before a measurement.
+The pure functions are in one module per family and do not use DSPy. This package exports the same metrics in the form
+that DSPy calls, and checks to run before measuring.
 """
 
 from __future__ import annotations

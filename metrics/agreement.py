@@ -1,6 +1,6 @@
-"""How far two labelings agree: figures from tables of counts, each with an interval.
+"""Measure how far two labelings agree: agreement figures from tables of counts, each with an interval.
 
-Judgements of one question are alike, so the intervals come from resampling questions, not judgements.
+Judgments of the same question are correlated, so the intervals come from resampling questions, not judgments.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ FIGURES = {
     "spearman": "Spearman's rho",
     "pearson": "Pearson's r",
 }
-"""The figures by name, with their usual names."""
+"""The usual name of each figure."""
 
 CONFIDENCE = 0.95
 LEAST_DEFINED = 0.9
-"""Share of the resamples that must have a value; with fewer, there is no interval."""
+"""Minimum share of resamples in which the figure is defined; below it, there is no interval."""
 
 _CELLS = 2_000_000  # counts held in memory at once
-_FEWER = 2_000  # resamples if each is computed separately
+_FEWER = 2_000  # number of resamples if each is computed separately
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,9 @@ class Figure:
 
     Args:
         value: The value; NaN if it is undefined.
-        low: Lower end of its interval at 95 per cent; NaN without an interval.
-        high: Upper end of its interval.
-        reason: Why there is no value or no interval; empty if there are both.
+        low: Lower end of the 95% interval; NaN without an interval.
+        high: Upper end of the interval.
+        reason: Why there is no value or no interval; empty if both exist.
     """
 
     value: float
@@ -51,10 +51,10 @@ class Figure:
 
 
 def shown(figure: Figure) -> str:
-    """Return a figure as ``.42 [.31, .52]``: two digits without a leading zero, as kappas are printed."""
+    """Format a figure as ``.42 [.31, .52]``: two decimals without a leading zero, the usual format for kappas."""
 
     def short(value: float) -> str:
-        return f"{round(value, 2) + 0.0:.2f}".replace("0.", ".", 1)  # no minus before a zero
+        return f"{round(value, 2) + 0.0:.2f}".replace("0.", ".", 1)  # avoids "-.00"
 
     if math.isnan(figure.value):
         return "undefined"
@@ -63,19 +63,20 @@ def shown(figure: Figure) -> str:
 
 
 def agreement_figures(tables: np.ndarray, other: np.ndarray | None = None, *, seed: int = 0) -> dict[str, Figure]:
-    """Return the figures of a judge compared with people, with percentile bootstrap intervals over questions.
+    """Return a judge's agreement with people, as figures with percentile bootstrap intervals over questions.
 
     Args:
-        tables: One table of counts per question, shape (questions, labels, labels), people in rows.
-        other: Tables of another judge for the same questions. The result is then how much greater its figures are, with
-            the same draws for both. Default None.
-        seed: Seed of the resampling. Default 0.
+        tables: One table of counts per question, shape (questions, labels, labels), with people's labels in rows.
+        other: Tables for a second judge on the same questions. If given, the result is the second judge's figures minus
+            the first's, with the same resamples for both. Default None.
+        seed: Random seed for the resampling. Default 0.
 
     Returns:
-        Figures by name. Without a judgement they are undefined. If people gave only one label, all but the agreement
-        are undefined, because there is nothing to tell apart (scikit-learn returns 0, or NaN with a warning).
+        The figures by name. Without judgments, they are undefined. If people used only one label, all figures except
+        the agreement are undefined, because there is nothing to tell apart (scikit-learn returns 0, or NaN with a
+        warning).
 
-    Source: Cohen 1960, doi:10.1177/001316446002000104; weights: Cohen 1968, doi:10.1037/h0026256. Spearman's rho has
+    Source: Cohen 1960, doi:10.1177/001316446002000104; weights: Cohen 1968, doi:10.1037/h0026256. Spearman's rho uses
     mid-ranks for ties.
     """
     import numpy as np
@@ -85,7 +86,7 @@ def agreement_figures(tables: np.ndarray, other: np.ndarray | None = None, *, se
     reasons = {name: reason for one in sets for name, reason in _undefined(one.sum(axis=0)).items()}
 
     def measured(weights: np.ndarray) -> np.ndarray:
-        """Return the figures for these numbers of each question, or their differences: shape (figures, ...)."""
+        """Return the figures, or their differences, with the questions weighted this way: shape (figures, ...)."""
         found = [_figures(np.tensordot(weights, one, axes=1)) for one in sets]
         return found[-1] - found[0] if len(found) > 1 else found[0]
 
@@ -106,10 +107,10 @@ def resampled_figure(statistic: Callable[[np.ndarray], float], count: int, reaso
     """Return a figure with its percentile bootstrap interval over questions, from 2,000 resamples.
 
     Args:
-        statistic: Returns the figure of some questions, given by their places; NaN if it is undefined.
+        statistic: Function that returns the figure for questions given by their indices; NaN if it is undefined.
         count: Number of questions.
-        reason: Why there is no value, if the figure of all questions is undefined.
-        seed: Seed of the resampling. Default 0.
+        reason: The reason to report if the figure for all questions is undefined.
+        seed: Random seed for the resampling. Default 0.
     """
     import numpy as np
 
@@ -131,12 +132,12 @@ def paired_difference(
     """Return how much better one judge agrees with people than another, on the cases that both could judge.
 
     Args:
-        people: People's label of each case.
-        before: Labels of one judge, in the same order; None without a label.
-        after: Labels of the other judge.
-        questions: Id of the question of each case.
+        people: People's label for each case.
+        before: The first judge's labels, in the same order; None for a missing label.
+        after: The second judge's labels, in the same order.
+        questions: Question id for each case.
         labels: All labels, worst first.
-        seed: Seed of the resampling, which is the same for both. Default 0.
+        seed: Random seed for the resampling, which is the same for both. Default 0.
 
     Returns:
         The differences, after minus before, by name, and the number of cases.
@@ -147,8 +148,9 @@ def paired_difference(
 
 
 def tables_of(read: Sequence[tuple[str, str, str]], labels: Sequence[str]) -> np.ndarray:
-    """Return one table of counts per question, people in rows, from each case's label by people, label by the judge,
-    and question.
+    """Return one table of counts per question, with people's labels in rows.
+
+    Each case in ``read`` consists of people's label, the judge's label, and the question.
     """
     import numpy as np
 
@@ -161,8 +163,9 @@ def tables_of(read: Sequence[tuple[str, str, str]], labels: Sequence[str]) -> np
 
 
 def _figures(tables: np.ndarray) -> np.ndarray:
-    """Return every figure of tables of counts, shape (draws, labels, labels), in the order of ``FIGURES``; NaN:
-    undefined.
+    """Return every figure for tables of counts with the shape (draws, labels, labels).
+
+    The figures are in the order of ``FIGURES``; NaN means undefined.
     """
     import numpy as np
 
@@ -206,7 +209,7 @@ def _figure(value: float, drawn: np.ndarray, reason: str) -> Figure:
 
 
 def _undefined(total: np.ndarray) -> dict[str, str]:
-    """Return why figures of a table are undefined, by name."""
+    """Return, for each undefined figure of a table, the reason."""
     if not total.sum():
         return dict.fromkeys(FIGURES, "no judgement could be read")
     if (total.sum(axis=1) > 0).sum() < 2:

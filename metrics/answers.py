@@ -1,6 +1,6 @@
-"""Metrics of answers: exact match and token F1 for short answers, the chosen option for multiple choice.
+"""Metrics for answers: exact match and token F1 for short answers, and the chosen option for multiple choice.
 
-`contains_answer` is for answers in full sentences. `hit` tells whether the reader could have read the answer at all.
+`contains_answer` is for answers in full sentences. `hit` shows whether the passages contained the answer at all.
 """
 
 from __future__ import annotations
@@ -27,59 +27,59 @@ from querywright.answer_text import (
 from querywright.errors import DataError
 
 VERDICTS = (["yes"], ["no"], ["noanswer"])
-"""Tokens of answers that are right or wrong as a whole."""
+"""Answers, as tokens, that are either right or wrong as a whole."""
 
 
 def exact_match(prediction: str, answers: Sequence[str]) -> float:
-    """Return 1.0 if the prediction equals an accepted answer as a careful reader compares them, else 0.0.
+    """Return 1.0 if the prediction equals an accepted answer by a careful reader's standard, else 0.0.
 
-    The rule is in `querywright.answer_text`. SQuAD's rule deletes punctuation before it compares: 25 mg equals 2.5 mg,
-    -40 equals 40, and C# equals C++. `squad_exact_match` is SQuAD's rule.
+    The rule is in `querywright.answer_text`. SQuAD's rule (`squad_exact_match`) deletes punctuation before comparing,
+    so that 25 mg equals 2.5 mg, -40 equals 40, and C# equals C++.
 
     Args:
-        prediction: The answer given.
+        prediction: The program's answer.
         answers: All accepted answers.
 
     Returns:
         0.0 or 1.0; NaN if there is no accepted answer.
 
     Raises:
-        TypeError: ``answers`` is a single text.
+        TypeError: ``answers`` is a single string.
     """
     return _best(lambda one, other: float(same_answer(one, other)), prediction, answers)
 
 
 def token_f1(prediction: str, answers: Sequence[str]) -> float:
-    """Return F1 of the tokens that prediction and answer share, the largest over the accepted answers.
+    """Return the F1 of the tokens that the prediction shares with an accepted answer; the largest value counts.
 
-    F1 = 2PR / (P + R) with P = shared / tokens of the prediction and R = shared / tokens of the answer, shared
-    counted with repetition. A number with its sign, decimals, and percent is one token, and so is each Chinese,
-    Japanese, or Korean character. `squad_f1` is SQuAD's rule.
+    F1 = 2PR / (P + R), with P = shared / tokens in the prediction and R = shared / tokens in the answer; repeated
+    tokens count repeatedly. A number with its sign, decimals, and percent sign is one token, and so is each Chinese,
+    Japanese, or Korean character. `squad_f1` uses SQuAD's rule.
 
     Args:
-        prediction: The answer given.
+        prediction: The program's answer.
         answers: All accepted answers.
 
     Returns:
         A value in [0, 1]; 1.0 if both sides are empty, 0.0 if one is; NaN if there is no accepted answer.
 
     Raises:
-        TypeError: ``answers`` is a single text.
+        TypeError: ``answers`` is a single string.
 
-    Source: characters for Chinese as in MLQA, Lewis et al. 2019, arXiv:1910.07475, and CMRC, Cui et al. 2018,
-    arXiv:1810.07366; syllables for Korean as in KorQuAD, Lim et al. 2019, arXiv:1909.07005.
+    Source: single characters for Chinese, as in MLQA, Lewis et al. 2019, arXiv:1910.07475, and CMRC, Cui et al. 2018,
+    arXiv:1810.07366; syllables for Korean, as in KorQuAD, Lim et al. 2019, arXiv:1909.07005.
     """
     return _best(lambda one, other: _token_f1(*closest_tokens(one, other)), prediction, answers)
 
 
 def squad_exact_match(prediction: str, answers: Sequence[str]) -> float:
-    """Return SQuAD's exact match, for figures next to those of papers. See `exact_match`.
+    """Return SQuAD's exact match, for comparison with figures in papers. See `exact_match`.
 
-    Both texts are lowercased, ASCII punctuation is deleted (``2.5`` becomes ``25``), the articles a, an and the become
-    spaces, and white space is collapsed.
+    Both strings are lowercased, ASCII punctuation is deleted (``2.5`` becomes ``25``), the articles "a", "an", and
+    "the" are replaced by spaces, and white space is collapsed.
 
     Args:
-        prediction: The answer given.
+        prediction: The program's answer.
         answers: All accepted answers.
 
     Source: Rajpurkar et al. 2016, arXiv:1606.05250.
@@ -88,13 +88,13 @@ def squad_exact_match(prediction: str, answers: Sequence[str]) -> float:
 
 
 def squad_f1(prediction: str, answers: Sequence[str]) -> float:
-    """Return SQuAD's token F1, for figures next to those of papers. See `token_f1`.
+    """Return SQuAD's token F1, for comparison with figures in papers. See `token_f1`.
 
     Args:
-        prediction: The answer given.
+        prediction: The program's answer.
         answers: All accepted answers.
 
-    Source: Rajpurkar et al. 2016, arXiv:1606.05250; for an empty side as in SQuAD 2.0.
+    Source: Rajpurkar et al. 2016, arXiv:1606.05250; empty answers are handled as in SQuAD 2.0.
     """
     return _best(
         lambda one, other: _token_f1(_squad_form(one).split(), _squad_form(other).split()), prediction, answers
@@ -104,45 +104,47 @@ def squad_f1(prediction: str, answers: Sequence[str]) -> float:
 def contains_answer(prediction: str, answers: Sequence[str]) -> float:
     """Return 1.0 if an accepted answer occurs in the prediction, else 0.0; for answers in full sentences.
 
-    An answer occurs if its tokens follow one another, with punctuation read as in `hit`; yes, no, or noanswer must be
-    the first token. Negations are not understood, and a sentence that contains several answers is right if one of them
-    is: this is more lenient than `exact_match`, so do not compare the two.
+    An answer occurs if the prediction contains its tokens in a row, with punctuation handled as in `hit`. The answers
+    yes, no, and noanswer must be the first token. Negations are not understood, and a sentence that contains several
+    answers counts as right if one of them is. This metric is more lenient than `exact_match`, so do not compare their
+    values.
 
     Args:
-        prediction: The answer given.
+        prediction: The program's answer.
         answers: All accepted answers; an empty answer never occurs.
 
     Returns:
         0.0 or 1.0; NaN if there is no accepted answer.
 
     Raises:
-        TypeError: ``answers`` is a single text.
+        TypeError: ``answers`` is a single string.
 
-    Source: Mallen et al. 2023, arXiv:2212.10511, and for long answers Gao et al. 2023 (ALCE), arXiv:2305.14627. Both
-    look for any substring; whole words, and the rule for yes and no, are our own.
+    Source: Mallen et al. 2023, arXiv:2212.10511, and, for long answers, Gao et al. 2023 (ALCE), arXiv:2305.14627. Both
+    look for any substring; matching whole words and the rule for yes and no are our own.
     """
     return _best(lambda text, answer: float(_is_contained(answer, text)), prediction, answers)
 
 
 def hit(passages: Sequence[str], answers: Sequence[str]) -> float:
-    """Return 1.0 if an accepted answer occurs in a passage, else 0.0: whether the reader could have copied it.
+    """Return 1.0 if an accepted answer occurs in a passage, so that the reader could have copied it, else 0.0.
 
-    An answer occurs in a passage if its tokens follow one another there. Punctuation inside a word is read both ways,
-    as nothing (``U.S.`` is ``US``) and as a space (``Curie's`` contains ``Curie``). A number is one token, so ``5 mg``
-    does not occur in ``2.5 mg``. A short answer that is a common word ("no") may still occur by accident.
+    An answer occurs if a passage contains its tokens in a row. Punctuation inside a word is handled both ways: it is
+    deleted (``U.S.`` is ``US``) and replaced by a space (``Curie's`` contains ``Curie``). A number is one token, so
+    ``5 mg`` does not occur in ``2.5 mg``. A short answer that is a common word ("no") may still occur by accident.
 
     Args:
         passages: Title and text of each passage that the reader was given.
-        answers: All accepted answers; empty answers are left out.
+        answers: All accepted answers; empty answers are ignored.
 
     Returns:
         0.0 or 1.0; NaN if there is no accepted answer to look for.
 
     Raises:
-        TypeError: ``passages`` or ``answers`` is a single text.
+        TypeError: ``passages`` or ``answers`` is a single string.
 
-    Source: Ma et al. 2023 (Rewrite-Retrieve-Read), arXiv:2305.14283. There any substring of the joined passages
-    counts ("no" in "know"); here only whole words of one passage, as in DrQA, Chen et al. 2017, arXiv:1704.00051.
+    Source: Ma et al. 2023 (Rewrite-Retrieve-Read), arXiv:2305.14283. In that paper, any substring of the joined
+    passages counts ("no" in "know"). Here, only whole words in a single passage count, as in DrQA, Chen et al. 2017,
+    arXiv:1704.00051.
     """
     accepted(passages, "passages")
     wanted = [answer for answer in accepted(answers) if words(answer)]
@@ -152,14 +154,14 @@ def hit(passages: Sequence[str], answers: Sequence[str]) -> float:
 
 
 def accepted(texts: Sequence[str], name: str = "answers") -> Sequence[str]:
-    """Return the texts; raise if they are a single text, which would be read letter by letter."""
+    """Return the strings; raise TypeError for a single string, which would be read letter by letter."""
     if isinstance(texts, str):
         raise TypeError(f"{name} must be a list of texts, but got the text {texts!r}; put it in a list")
     return texts
 
 
 def choice_accuracy(answer: str, options: Sequence[str], right: str) -> float:
-    """Return 1.0 if the answer picks the right option, and 0.0 for another option or an unclear answer.
+    """Return 1.0 if the answer picks the right option, and 0.0 if it picks a wrong option or is unclear.
 
     Args:
         answer: The reader's answer.
@@ -175,12 +177,12 @@ def choice_accuracy(answer: str, options: Sequence[str], right: str) -> float:
 
 
 def mmlu_accuracy(answer: str, options: Sequence[str], right: str) -> float:
-    """Return 1.0 if the first line of the answer is the letter or the text of the right option, as MMLU compares them.
+    """Return 1.0 if the answer's first line is the right option's letter or text, compared as in MMLU, else 0.0.
 
-    Use it for comparisons with figures of papers. Case, ASCII punctuation, and outer white space are deleted, and
-    letters in sentences are not recognized. `choice_accuracy` is the default because it reads an answer in a sentence,
-    and does not treat the option ``2.5`` as ``25``. The text counts because the readers here may answer with it.
-    Arguments and errors are as in `choice_accuracy`.
+    Use it for comparisons with figures in papers. Case, ASCII punctuation, and surrounding white space are ignored, and
+    letters in sentences are not recognized. `choice_accuracy` is the default because it can read an answer in a
+    sentence and does not treat the option ``2.5`` as ``25``. The option text also counts because readers in querywright
+    may answer with it. Arguments and errors are as in `choice_accuracy`.
 
     Source: the task ``mmlu_generative`` of EleutherAI's lm-evaluation-harness, after Hendrycks et al. 2021,
     arXiv:2009.03300, who compare the likelihood of the letters.
@@ -191,24 +193,24 @@ def mmlu_accuracy(answer: str, options: Sequence[str], right: str) -> float:
 
 
 def is_invalid_choice(answer: str, options: Sequence[str]) -> bool:
-    """Return whether an answer picks no clear option; reports show the share of such answers next to the accuracy."""
+    """Return whether an answer does not clearly pick an option; reports show their share next to the accuracy."""
     return extract_option(answer, options) is None
 
 
 def extract_option(answer: str, options: Sequence[str]) -> int | None:
     r"""Return the index of the option that an answer picks.
 
-    The first of three steps that finds an option decides:
+    Three steps are tried in order, and the first one that finds an option decides:
 
     1. The answer is an option's text (`querywright.answer_text.find_choice`): case, punctuation around it, and final
        punctuation do not matter, unless two options differ only by these (genotypes ``AA``, ``Aa``).
     2. The final answer is a letter: announced ("Answer: B", "the answer is B", "it is B", "option B",
        "Antwort: B", ``\boxed{B}``), alone on a line ("B", "(B)", "B."), or at the start of a line ("B) text", one
-       letter only). The last letter wins. A letter beyond the number of options, and a letter followed by another
-       option's text, are invalid; "A or B" picks no letter. An article ("a drug"), a letter inside an option's text,
-       and an abbreviated name ("E. coli") are not letters of options.
-    3. The text of exactly one option occurs in the answer as whole words. A text inside a longer
-       option's text does not count, nor inside a hyphenated word. Negations are not understood.
+       letter only). The last letter wins. A letter beyond the number of options is invalid, and so is a letter that is
+       followed by a different option's text; "A or B" picks no letter. An article ("a drug"), a letter inside an
+       option's text, and an abbreviated name ("E. coli") are not option letters.
+    3. The text of exactly one option occurs in the answer as whole words. A match inside a longer option's text or a
+       hyphenated word does not count. Negations are not understood.
 
     Args:
         answer: The reader's answer.
@@ -217,7 +219,7 @@ def extract_option(answer: str, options: Sequence[str]) -> int | None:
     Returns:
         Index of the option, or None if it is unclear.
 
-    Source: no paper fixes this rule, and published scripts differ; hence it is spelled out.
+    Source: no paper defines this rule, and published scripts differ, so it is spelled out here.
     """
     exact = find_choice(answer, options)
     if exact is not None:
@@ -265,7 +267,7 @@ def _is_contained(answer: str, prediction: str) -> bool:
 
 
 def overlap(given: Sequence[str], wanted: Sequence[str]) -> tuple[float, float]:
-    """Return precision and recall of tokens, counted with repetition; both 0 if nothing is shared."""
+    """Return token precision and recall, with repeated tokens counted repeatedly; both are 0 if nothing is shared."""
     shared = (Counter(given) & Counter(wanted)).total()
     return (shared / len(given), shared / len(wanted)) if shared else (0.0, 0.0)
 
@@ -297,7 +299,7 @@ _ANNOUNCED = (
 )
 _BARE = rf"(?:^\W*(?:(?!not\b)[^\s\d!-@]+\s+){{0,2}}?{_NAMED}\s+|{_NAMED}(?<=[{CJK}])\s*){_LETTER}"
 _JUDGED = rf"(?:^\s*|{_NAMED}\s+){_LETTER}[)\]\"']*\s+(?:is|ist|est|es|é|è)\s+(?:the\s+|die\s+|la\s+|a\s+)?{_CORRECT}\b"
-# What may follow a letter: closing marks, the end of the line, a stop, a dash, a reason, an ending; no other word.
+# What may follow a letter: closing marks, the end of the line, a period, a dash, a reason, or an ending; no other word.
 _STOP = (
     r"(?:[)\]}][)\]}\"'.:,]*|'[dt][i\u0131uü]r\b|[\"'*]+[.:,]?(?!\w)|[.](?![.\w])|[:;!,](?!\w)|[ \t]+-(?=\s)"
     rf"|(?=[ \t\r]*$)|(?=\s+(?:because|since|as)\b)|(?=\s*[{CJK}])|(?=\s+है))"
@@ -315,11 +317,11 @@ class _Menu:
         self.size = len(forms)
 
     def index(self, text: str) -> int | None:
-        """Return the option whose text is the whole text."""
+        """Return the index of the option whose text equals the whole text."""
         return find_choice(text, self.options)
 
     def spans(self, text: str) -> list[tuple[int, int, int]]:
-        """Return (option, start, end) of each option text in the text, without spans inside a longer span."""
+        """Return (option, start, end) for each option's text that occurs in the text, except inside a longer match."""
         found = set()
         for inside in (False, True):
             given = tokens(text, inside=inside, case=self.case)
@@ -334,7 +336,7 @@ class _Menu:
 
 
 def _runs(given: Sequence[Token], wanted: Sequence[str]) -> list[tuple[int, int]]:
-    """Return the spans in which the tokens follow one another."""
+    """Return the spans in which the wanted tokens occur in a row."""
     size = len(wanted)
     places = range(len(given) - size + 1) if size else ()
     return [
@@ -350,8 +352,9 @@ def _is_whole(text: str, start: int, end: int) -> bool:
 
 
 def _final_letter(text: str, menu: _Menu, spans: list[tuple[int, int, int]]) -> int | None:
-    """Return the option whose letter is the final answer; `_INVALID` if the letter picks none, None without a
-    letter.
+    """Return the option whose letter is the final answer.
+
+    The result is `_INVALID` if the letter does not match an option, and None if there is no letter.
     """
     final: list[tuple[int, int]] = []
     leading: set[int] = set()
@@ -379,7 +382,7 @@ def _final_letter(text: str, menu: _Menu, spans: list[tuple[int, int, int]]) -> 
 
 
 def _index_of_letter(letter: str, menu: _Menu) -> int:
-    """Return the index of the option whose text is this letter, or else of the option with this letter."""
+    """Return the index of the option whose text is this letter or, if there is none, of the option with this letter."""
     own = menu.index(letter)
     index = ord(letter.upper()) - ord("A") if own is None else own
     return index if index < menu.size else _INVALID
@@ -387,7 +390,7 @@ def _index_of_letter(letter: str, menu: _Menu) -> int:
 
 @cache
 def _letter_patterns(size: int) -> list[tuple[re.Pattern[str], bool]]:
-    """Return the patterns of a final letter, each with whether the letter is announced as the answer."""
+    """Return the patterns for a final letter, each with whether it announces the letter as the answer."""
     last = chr(ord("A") + min(max(size, 1), 26) - 1)
     others = f"(?:(?-i:A)|[B-{last}])" if last > "A" else "(?-i:A)"  # a small "a" may be an article
     more = "(?:and|or|und|oder|et|ou|y|o|e|и|или)"

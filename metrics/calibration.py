@@ -1,4 +1,4 @@
-"""The calibration of a judge: how far it agreed with people, on which cases, with which LM and prompt."""
+"""The calibration of a judge: how far it agreed with people, and on which cases, with which LM and prompt."""
 
 from __future__ import annotations
 
@@ -45,18 +45,19 @@ class Calibration(BaseModel):
         prompt: SHA-256 of its prompts.
         data: SHA-256 of the cases.
         labels: The labels, worst first.
-        table: Counts by the label of people (rows) and of the judge (columns), in the order of the labels.
-        n: Judgements in the table.
-        questions: Number of their questions.
-        unreadable: Judgements whose answer could not be read; not in the table.
-        failed: Judgements that failed, such as a passage too long for the LM; not in the table.
-        figures: By name, see ``FIGURES``.
-        between_people: The same figures of a second person compared with the first, on the cases that two people
+        table: Counts by people's label (rows) and the judge's label (columns), in the order of the labels.
+        n: Number of judgments in the table.
+        questions: Number of questions in the table.
+        unreadable: Number of judgments that could not be read; not in the table.
+        failed: Number of judgments that failed (for example, because a passage was too long for the LM); not in the
+            table.
+        figures: The figures by name; see ``FIGURES``.
+        between_people: The same figures for a second person compared with the first, on the cases that two people
             labeled; empty without such cases.
-        graded: ``spearman`` and ``pearson`` of scores that combine several labels, such as the points of an answer;
+        graded: ``spearman`` and ``pearson`` for scores that combine several labels, such as the points of an answer;
             empty for other judges.
-        arms: Each program's mean score over questions by people and by the judge, if the cases name programs.
-        order: Kendall's tau-b between the two orders of the programs; None with fewer than two.
+        arms: Each program's mean score over questions, by people and by the judge, if the cases name programs.
+        order: Kendall's tau-b between the two rankings of the programs; None with fewer than two programs.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -88,7 +89,7 @@ class Calibration(BaseModel):
         return self
 
     def sentence(self) -> str:
-        """Return the calibration in one sentence, to show next to the judge's results."""
+        """Return a one-sentence summary of the calibration, to show next to the judge's results."""
         kappa, agreement = self.figures["kappa"], self.figures["agreement"]
         counts = {"unreadable": self.unreadable, "failed": self.failed}
         facts = "; ".join([f"n = {self.n}", *(f"{count} {what}" for what, count in counts.items() if count)])
@@ -105,7 +106,7 @@ class Calibration(BaseModel):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Calibration:
-        """Return the calibration that ``to_json`` wrote.
+        """Return the calibration from the output of ``to_json``.
 
         Raises:
             ArtifactError: The data does not have that form.
@@ -127,16 +128,16 @@ def calibration(
     failed: int = 0,
     seed: int = 0,
 ) -> Calibration:
-    """Return the calibration of a judge from its labels and people's labels.
+    """Calibrate a judge by comparing its labels with people's labels.
 
     Args:
         judge: The judge.
         judged: Cases with people's labels.
-        labels: The judge's label of each case, in the same order; None without a label.
-        lm: Name of its LM.
-        engine: SHA-256 of its LM and the LM's location.
-        failed: Number of missing labels that are failures; the others were unreadable. Default 0.
-        seed: Seed of the resampling. Default 0.
+        labels: The judge's label for each case, in the same order; None for a missing label.
+        lm: Name of the judge's LM.
+        engine: SHA-256 of the judge's LM and that LM's location.
+        failed: How many of the missing labels are failures; the others were unreadable. Default 0.
+        seed: Random seed for the resampling. Default 0.
     """
     pairs = list(zip(judged, labels, strict=True))
     read = [(one.label, label, one.case.question.id) for one, label in pairs if label is not None]
@@ -164,10 +165,11 @@ def calibration(
 
 
 def _scores(judge: Judge, rows: Iterable[tuple[str, str, str, str | None]]) -> tuple[list[str], np.ndarray]:
-    """Return scores by people and judge from rows of question, unit (a program, or an answer), and two labels.
+    """Return people's and the judge's scores from rows of question, unit (a program or an answer), and two labels.
 
     Returns:
-        The units and the scores, shape (questions, units, 2); NaN if there is no label, or an unreadable label counts.
+        The units and the scores, shape (questions, units, 2); NaN if there is no label, or if a label that matters for
+        the score is unreadable.
     """
     import numpy as np
 
@@ -185,7 +187,7 @@ def _scores(judge: Judge, rows: Iterable[tuple[str, str, str, str | None]]) -> t
 def _arms(
     judge: Judge, pairs: Sequence[tuple[JudgedCase, str | None]], seed: int
 ) -> tuple[dict[str, tuple[float, float]], Figure | None]:
-    """Return the scores of each program by people and by the judge, and how far their orders agree."""
+    """Return each program's scores by people and by the judge, and how far the two rankings agree."""
     import numpy as np
     from scipy.stats import kendalltau
 
@@ -195,7 +197,7 @@ def _arms(
 
     def means(places: np.ndarray) -> np.ndarray:
         drawn = scores[places]
-        with np.errstate(invalid="ignore"):  # a program without passages in these questions has no mean
+        with np.errstate(invalid="ignore"):  # a program without passages for these questions has no mean
             found: np.ndarray = np.nansum(drawn, axis=0) / (~np.isnan(drawn)).sum(axis=0)
         return np.round(found, 12)
 
@@ -211,9 +213,9 @@ def _arms(
 
 
 def _graded(judge: Judge, pairs: Sequence[tuple[JudgedCase, str | None]], seed: int) -> dict[str, Figure]:
-    """Return how far scores of answers with several labels agree; answers with an unreadable label are left out.
+    """Return how far the scores of answers with several labels agree; answers with an unreadable label are omitted.
 
-    Source: QB-RAG, arXiv:2407.18044, which compares its guideline score with experts by both figures.
+    Source: QB-RAG, arXiv:2407.18044, which uses both figures to compare its guideline score with experts.
     """
     import numpy as np
     from scipy.stats import pearsonr, spearmanr

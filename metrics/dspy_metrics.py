@@ -1,13 +1,13 @@
 """The metrics in DSPy's form ``(example, prediction, trace=None) -> float``.
 
-The example has ``question``, ``options``, ``answer``, ``aliases``, ``evidence`` (label by passage id),
-``assessors``, and ``alternatives``, as ``Question.to_example`` makes it; the prediction has ``answer`` and
-``passages``, and, if the reader names the support of its answer, ``support``: ids of passages, of which the helpful
-passages of ``evidence`` are right.
+The example has ``question``, ``options``, ``answer``, ``aliases``, ``evidence`` (label by passage id), ``assessors``,
+and ``alternatives``, as created by ``Question.to_example``. The prediction has ``answer`` and ``passages``. If the
+reader names the passages that support its answer, the prediction also has ``support``, a list of passage ids. The right
+ones are the helpful passages in ``evidence``.
 
-If an example or a prediction lacks a part that a metric needs, the value is NaN: left out of a mean and counted. While
-an optimizer picks demonstrations (``trace`` is given) it is 0.0 instead: a NaN is true in Python and would count as a
-success.
+If an example or a prediction lacks a part that a metric needs, the value is NaN, which is left out of the mean and
+counted. While an optimizer picks demonstrations (``trace`` is given), the value is 0.0 instead, because NaN is truthy
+in Python and would count as a success.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from querywright.metrics import answers, retrieval, support, usefulness
 Metric = Callable[..., float]
 
 METRICS: dict[str, Metric] = {}
-"""The metrics by name. Metrics of the first k passages, such as ``recall@5``, are in ``RANKED``."""
+"""The metrics by name. Metrics for the first k passages, such as ``recall@5``, are in ``RANKED``."""
 
 RANKED: dict[str, Callable[..., float]] = {
     "recall": retrieval.recall_at_k,
@@ -35,15 +35,15 @@ RANKED: dict[str, Callable[..., float]] = {
     "mrr": retrieval.reciprocal_rank,
     "ndcg": retrieval.ndcg_at_k,
 }
-"""Metrics of the first k passages, named ``recall@5`` and so on; ``full_recall`` is 1.0 if all evidence is there."""
+"""Metrics for the first k passages, such as ``recall@5``; ``full_recall`` is 1.0 if all evidence was found."""
 
 _BY_GROUP = ("recall", "full_recall", "ndcg")
-"""Metrics that count alternatives as one passage."""
+"""Metrics that count a group of alternatives as one passage."""
 
 _NEEDS: dict[str, frozenset[str]] = dict.fromkeys(RANKED, frozenset({"evidence"}))
 
 _OF_JUDGES = "judged_"
-"""Prefix of the names of judges' metrics."""
+"""Prefix of the names of judge metrics."""
 
 _LABELS = {
     "answer": "a right answer",
@@ -62,7 +62,7 @@ def _dspy_form(score: Callable[[Any, Any], float]) -> Metric:
 
 
 def _metric(*needs: str) -> Callable[[Callable[[Any, Any], float]], Metric]:
-    """Add a score as a DSPy metric to ``METRICS`` under its own name."""
+    """Register a scoring function as a DSPy metric in ``METRICS`` under its own name."""
 
     def listed(score: Callable[[Any, Any], float]) -> Metric:
         METRICS[score.__name__], _NEEDS[score.__name__] = _dspy_form(score), frozenset(needs)
@@ -75,7 +75,7 @@ def _metric(*needs: str) -> Callable[[Callable[[Any, Any], float]], Metric]:
 def accuracy(example: Any, prediction: Any) -> float:
     """Return 1.0 if the answer is right: the right option if there are options, else an exact match.
 
-    If the reader names ids of passages as its ``support``, the answer is a full sentence: without options it
+    If the reader names passage ids as its ``support``, the answer is a full sentence. Without options, such an answer
     is right if it contains an accepted answer (``contains_answer``).
     """
     options = getattr(example, "options", None)
@@ -88,15 +88,13 @@ def accuracy(example: Any, prediction: Any) -> float:
 
 @_metric("answer", "reader")
 def exact_match(example: Any, prediction: Any) -> float:
-    """Return 1.0 if the answer equals an accepted answer as a careful reader compares them: numbers as numbers,
-    signs kept.
-    """
+    """Return 1.0 if the answer equals an accepted answer; numbers are compared as numbers, and signs are kept."""
     return _compare(answers.exact_match, example, prediction)
 
 
 @_metric("answer", "reader")
 def token_f1(example: Any, prediction: Any) -> float:
-    """Return F1 of the tokens shared with the closest accepted answer."""
+    """Return the F1 of the tokens shared with the closest accepted answer."""
     return _compare(answers.token_f1, example, prediction)
 
 
@@ -120,38 +118,38 @@ def squad_f1(example: Any, prediction: Any) -> float:
 
 @_metric("answer", "options", "reader")
 def mmlu_accuracy(example: Any, prediction: Any) -> float:
-    """Return 1.0 if the answer's first line is the right option's letter or text, as MMLU compares; for figures of
-    papers.
-    """
+    """Return 1.0 if the answer's first line is the right option's letter or text; for comparison with MMLU papers."""
     options, right = getattr(example, "options", None), getattr(example, "answer", None)
     return answers.mmlu_accuracy(_given(prediction), options, right) if options and right is not None else math.nan
 
 
 @_metric("answer", "evidence", "reader", "support")
 def joint_passage_exact_match(example: Any, prediction: Any) -> float:
-    """Return 1.0 if an accepted answer occurs in the answer, and the support is exactly the helpful passages."""
+    """Return 1.0 if the answer contains an accepted answer and the support is exactly the helpful passages."""
     return _joint_passages(example, prediction)[0]
 
 
 @_metric("answer", "evidence", "reader", "support")
 def joint_passage_f1(example: Any, prediction: Any) -> float:
-    """Return joint F1 of answer and supporting passages; ``joint_passage_score`` lists the differences from
-    HotpotQA's.
+    """Return the joint F1 of answer and supporting passages, similar to HotpotQA's joint F1.
+
+    ``joint_passage_score`` lists the differences.
     """
     return _joint_passages(example, prediction)[1]
 
 
 @_metric("evidence", "reader", "support")
 def support_passage_f1(example: Any, prediction: Any) -> float:
-    """Return F1 of the support compared with the helpful passages, whatever the answer."""
+    """Return the F1 of the support compared with the helpful passages, regardless of the answer."""
     return support.support_passage_f1(_named(prediction), _helpful(example), _alternatives(example))
 
 
 @_metric("options", "reader")
 def hypothesis_agreement(example: Any, prediction: Any) -> float:
-    """Return 1.0 if the reader picks the option that the technique guessed before it searched (``best_guess``).
+    """Return 1.0 if the reader picks the option that the technique guessed before searching (``best_guess``).
 
-    It does not say whether either is right. NaN if there was no guess, or one of the two picks no option.
+    The value does not show whether that option is right. It is NaN if there was no guess, or if the guess or the answer
+    picks no option.
     """
     options = getattr(example, "options", None) or ()
     asked = [step.made for step in getattr(prediction, "steps", ()) if step.kind == "lm" and step.made is not None]
@@ -170,15 +168,13 @@ def hit(example: Any, prediction: Any) -> float:
 
 @_metric("evidence")
 def recall(example: Any, prediction: Any) -> float:
-    """Return the share of the helpful passages (ENTAILED or USEFUL) that were found, at any rank; alternatives count
-    as one.
-    """
+    """Return the share of helpful passages (ENTAILED or USEFUL) found at any rank; alternatives count as one."""
     return _ranked("recall", example, prediction, max(1, len(prediction.passages)))
 
 
 @_metric("evidence")
 def exact_recovery(example: Any, prediction: Any) -> float:
-    """Return 1.0 if any helpful passage (ENTAILED or USEFUL) was found, at any rank."""
+    """Return 1.0 if any helpful passage (ENTAILED or USEFUL) was found at any rank."""
     return retrieval.exact_recovery_at_k(_ids(prediction), _helpful(example), max(1, len(prediction.passages)))
 
 
@@ -186,20 +182,23 @@ def exact_recovery(example: Any, prediction: Any) -> float:
 def decision_useful(example: Any, prediction: Any) -> float:
     """Return 1.0 if any passage found is labeled ENTAILED or USEFUL; NaN if none is and some are unjudged.
 
-    0.0 for every program if the evidence says that nothing helps: see ``abstention_recall`` for such questions.
+    If the evidence says that no passage helps, the value is 0.0 for every program; use ``abstention_recall`` for such
+    questions.
     """
     return usefulness.usefulness(_ids(prediction), _evidence(example), pooled=_pooled(example)).score
 
 
 @_metric("evidence")
 def abstention_recall(example: Any, prediction: Any) -> float:
-    """Return 1.0 if no passage is shown and the evidence says that none helps; NaN if a passage helps or may help."""
+    """Return 1.0 if no passage is shown and the evidence says that none helps; NaN if one helps or might help."""
     return usefulness.abstention(_ids(prediction), _evidence(example), pooled=_pooled(example))
 
 
 def needs(name: str) -> frozenset[str]:
-    """Return what a metric requires: ``answer``, ``options``, or ``evidence`` of the questions; a ``reader``, or a
-    reader that names its ``support``, of the program. For a custom metric, nothing is known.
+    """Return what a metric requires; the result for a custom metric is empty, because nothing is known about it.
+
+    Questions may need an ``answer``, ``options``, or ``evidence``; the program may need a ``reader``, or a reader that
+    names its ``support``.
     """
     if name.startswith(_OF_JUDGES):
         from querywright.metrics.judges import JUDGED
@@ -209,11 +208,12 @@ def needs(name: str) -> frozenset[str]:
 
 
 def metric_named(name: str) -> Metric:
-    """Return the metric of a name.
+    """Return the metric with the given name.
 
     Args:
-        name: A name in ``METRICS``, or in ``RANKED`` with ``@`` and a depth from 1 to 1000; a judge's metric, such
-            as ``judged_useful``, which calls the LM of the DSPy settings; or ``module:function`` for a custom metric.
+        name: A name in ``METRICS``; a name in ``RANKED`` followed by ``@`` and a depth from 1 to 1000; a judge's
+            metric, such as ``judged_useful``, which calls the LM in the DSPy settings; or ``module:function`` for a
+            custom metric.
 
     Raises:
         InputError: There is no such metric.
@@ -235,7 +235,7 @@ def metric_named(name: str) -> Metric:
 
 
 def _imported(name: str) -> Metric:
-    """Return the function of ``module:function``; modules in the current folder are found too."""
+    """Import the function named by ``module:function``; modules in the current folder are found, too."""
     found = imported(name, "metric")
     if not callable(found):
         raise InputError(f"the metric {name!r} is {found!r:.80}, not a function of (example, prediction, trace=None)")
@@ -245,13 +245,13 @@ def _imported(name: str) -> Metric:
 def scorable(metric: str, examples: Sequence[Any]) -> list[Any]:
     """Return the examples that a metric can score, for ``dspy.Evaluate`` and DSPy's optimizers.
 
-    DSPy does not handle questions that cannot be scored: one NaN makes the mean of ``dspy.Evaluate`` a NaN, with which
-    ``MIPROv2`` never finds a better program. So these examples are left out, with a ``UserWarning`` that
-    gives their number and the reason.
+    DSPy cannot handle questions that cannot be scored: a single NaN makes the mean in ``dspy.Evaluate`` NaN, and then
+    ``MIPROv2`` never finds a better program. So these examples are left out, with a ``UserWarning`` that reports their
+    number and the reason.
 
     Args:
-        metric: A name that ``metric_named`` knows.
-        examples: Questions, as ``Question.to_example`` makes them.
+        metric: A name that ``metric_named`` accepts.
+        examples: Questions, as created by ``Question.to_example``.
 
     Raises:
         InputError: There is no such metric, or it can score none of the examples.
@@ -277,7 +277,7 @@ def scorable(metric: str, examples: Sequence[Any]) -> list[Any]:
 
 
 def _compare(score: Callable[[str, list[str]], float], example: Any, prediction: Any) -> float:
-    """Return the score compared with all accepted answers; an empty answer is wrong."""
+    """Score the answer against all accepted answers; an empty answer is wrong."""
     right = _accepted(example)
     if not right:
         return math.nan
@@ -296,19 +296,19 @@ def _ranked(measure: str, example: Any, prediction: Any, k: int) -> float:
 
 
 def _named(prediction: Any) -> Any:
-    """Return the passages that the reader names as its support; None if it names none, or no ids."""
+    """Return the passage ids that the reader names as its support; None if it reports no ids."""
     named = getattr(prediction, "support", None)
     return None if named is None or not all(isinstance(one, str) for one in named) else named
 
 
 def _accepted(example: Any) -> list[str]:
-    """Return all accepted answers; empty if the right answer is not known."""
+    """Return all accepted answers; empty if the right answer is unknown."""
     right = getattr(example, "answer", None)
     return [] if right is None else [right, *(getattr(example, "aliases", None) or ())]
 
 
 def _given(prediction: Any) -> str:
-    """Return the answer given; empty if the reader declined."""
+    """Return the program's answer; empty if the reader declined."""
     return "" if prediction.answer is None else str(prediction.answer).strip()
 
 

@@ -1,8 +1,8 @@
-"""Describe in words how a run went, for GEPA, which writes instructions from such feedback.
+"""Describe in words how a run went, as feedback for GEPA, which writes instructions from it.
 
-A predictor of the technique gets feedback on the passages only, the reader on the answer only. Texts from passages,
-questions, and answers are data: they are truncated, on one line, in quotation marks, and contain nothing that could be
-mistaken for the frame of a prompt.
+A predictor in the technique gets feedback only on the passages, and the reader only on the answer. Text from passages,
+questions, and answers is data: it is truncated, put on one line in quotation marks, and contains nothing that could be
+mistaken for the structure of a prompt.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from querywright.metrics.retrieval import groups_of
 from querywright.metrics.usefulness import helpful_ids
 
 PIECE = 160
-"""Characters of a text that are quoted at most."""
+"""Maximum number of characters to quote from a text."""
 
 _SHOWN, _JUDGED = 3, 10
 _FRAME = re.compile(r"\[\[|\]\]|<\||\|>|```")
@@ -30,9 +30,9 @@ def feedback_metric(score: Callable[..., float], judges: Sequence[JudgedMetric] 
     """Return a metric with feedback, in the form that GEPA calls.
 
     Args:
-        score: A DSPy metric; NaN, for a question that cannot be scored, counts as 0.
+        score: A DSPy metric. NaN (the question cannot be scored) counts as 0.
         judges: Judges whose labels and reasons are part of the feedback. Default: the metric itself, if it is a
-            judge's.
+            judge's metric.
 
     Returns:
         A function of ``(gold, pred, trace=None, pred_name=None, pred_trace=None)`` that returns DSPy's
@@ -56,11 +56,11 @@ def feedback(example: Any, prediction: Any, predictor: str | None = None, judgem
     """Return what went well and what did not, in a few plain sentences.
 
     Args:
-        example: The question, as ``Question.to_example`` makes it.
+        example: The question, as created by ``Question.to_example``.
         prediction: The program's prediction.
-        predictor: Name of a predictor: a predictor of the technique gets feedback on the passages, a predictor of the
-            reader on the answer. Default None: both.
-        judgements: Judgements of the passages and of the answer. Default none.
+        predictor: Name of a predictor. A predictor in the technique gets feedback on the passages, and one in the
+            reader on the answer. Default None: feedback on both.
+        judgements: Judgments of the passages and the answer. Default none.
     """
     sentences = []
     if predictor is None or not predictor.startswith("reader"):
@@ -100,7 +100,7 @@ def _finding(example: Any, prediction: Any) -> list[str]:
 
 
 def _judged(prediction: Any, judgements: Sequence[Judgement]) -> list[str]:
-    """Return the labels and reasons of judges, without labels that the evidence already has."""
+    """Return the judges' labels and reasons, except labels that are already in the evidence."""
     titles = {one.id: (rank, one.title) for rank, one in enumerate(prediction.passages, 1)}
     sentences = []
     for one in judgements[:_JUDGED]:
@@ -149,7 +149,7 @@ def _quoted(text: str) -> str:
 
 
 def _plain(text: Any) -> str:
-    """Return a text as part of a sentence."""
+    """Return a text in a form that fits into a sentence."""
     line = " ".join(str(text).split()).replace('"', "'")
     line = _FRAME.sub(lambda match: " ".join(match.group()), line)
     return line if len(line) <= PIECE else line[:PIECE].rstrip() + "..."

@@ -1,11 +1,12 @@
-"""Guideline adherence: how many of the points that a good answer makes are in the answer that was given.
+"""Guideline adherence: how many of a good answer's points the program's answer makes.
 
-An LM answers the question from its source passage (the golden answer), and lists the points of that answer. A judge
-then looks for each point in the given answer. Golden answer and points are frozen: written once for each question,
-kept in a file, and the same for every program in a comparison.
+An LM answers the question from its source passages (the golden answer), and lists the points in that answer. A judge
+then looks for each point in the program's answer. The golden answer and its points are frozen: they are written once
+for each question, kept in a file, and the same for every program in a comparison.
 
-Source: QB-RAG, arXiv:2407.18044, where a third LM scores the coverage from 0 to 1 in one call. Here each point is a
-separate judgement, and the score is covered / all: reproducible, and each judgement can be compared with people.
+Source: QB-RAG, arXiv:2407.18044, where a third LM scores the coverage from 0 to 1 in one call. Here, each point is
+judged separately, and the score is covered points / all points. This is reproducible, and each judgment can be compared
+with people's.
 """
 
 from __future__ import annotations
@@ -33,8 +34,7 @@ from querywright.models.adapter import show_passages
 _Text = Annotated[str, Field(pattern=r"\S")]
 
 MOST_CHARS, MOST_POINTS, POINT_CHARS = 1000, 10, 200
-"""Characters of a golden answer, number of its points, and characters of a point: limits for an LM with constrained
-output.
+"""Limits for an LM with constrained output: characters per golden answer, points per answer, and characters per point.
 """
 
 
@@ -58,13 +58,13 @@ class ListKeyPoints(dspy.Signature):
 
 @dataclass(frozen=True, slots=True)
 class Guideline:
-    """The guideline that answers to one question are compared with.
+    """A question's guideline, with which answers to the question are compared.
 
     Args:
-        golden_answer: The answer that was written from the sources.
-        points: Its points, at least one.
-        basis: SHA-256 of question and sources, as hex.
-        lm: The LM that wrote it.
+        golden_answer: The answer that an LM wrote from the sources.
+        points: The points in that answer, at least one.
+        basis: SHA-256 of the question and the sources, as hex.
+        lm: The LM that wrote the guideline.
     """
 
     golden_answer: _Text
@@ -77,7 +77,7 @@ _FILE = TypeAdapter(dict[str, Guideline])
 
 
 class GuidelineWriter(dspy.Module):
-    """Writes the golden answer and the points of a question with the LM of the DSPy settings."""
+    """Writes a question's golden answer and its points with the LM in the DSPy settings."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,12 +97,12 @@ class GuidelineWriter(dspy.Module):
 def write_guideline(
     writer: GuidelineWriter, question: Question, sources: Sequence[Passage], lm: str
 ) -> Guideline | None:
-    """Return the guideline of a question; None if the LM's answers could not be read, or contained no point.
+    """Write the guideline for a question; return None if the LM's answers could not be read or contained no points.
 
     Args:
-        writer: Calls the LM of the DSPy settings.
+        writer: The writer, which calls the LM in the DSPy settings.
         question: The question.
-        sources: The passages that answer it, at least one.
+        sources: The passages that answer the question, at least one.
         lm: Name of the LM.
     """
     try:
@@ -115,19 +115,19 @@ def write_guideline(
 
 
 def basis(question: Question, sources: Sequence[Passage]) -> str:
-    """Return the SHA-256, as hex, of the question and the sources of a guideline."""
+    """Return the SHA-256, as hex, of a guideline's question and sources."""
     data = [question.question, [passage.content for passage in sources]]
     return hashlib.sha256(json.dumps(data, ensure_ascii=False).encode()).hexdigest()
 
 
 class Guidelines(dict[str, Guideline]):
-    """Guidelines by question id. They are frozen: an existing guideline is never written again."""
+    """Guidelines by question id. They are frozen: an existing guideline is never rewritten."""
 
     def holds(self, question: Question, sources: Sequence[Passage]) -> bool:
         """Return whether the question has a guideline.
 
         Raises:
-            DataError: Its guideline was frozen for another question or other sources.
+            DataError: Its guideline was frozen for a different question or different sources.
         """
         frozen = self.get(question.id)
         if frozen is not None and frozen.basis != basis(question, sources):
@@ -138,13 +138,13 @@ class Guidelines(dict[str, Guideline]):
         return frozen is not None
 
     def save(self, path: Path) -> None:
-        """Write the guidelines as one JSON file, whole or not at all."""
+        """Write the guidelines to one JSON file; if writing fails, no partial file is left."""
         data = {key: asdict(one) for key, one in sorted(self.items())}
         write_file(path, (json.dumps(data, ensure_ascii=False, indent=2) + "\n").encode())
 
     @classmethod
     def load(cls, path: Path) -> Guidelines:
-        """Return the guidelines in a file that ``save`` wrote.
+        """Load the guidelines from a file that ``save`` wrote.
 
         Raises:
             DataError: The file does not have that form.
@@ -159,15 +159,15 @@ class Guidelines(dict[str, Guideline]):
 
 
 class GuidelineMetric(JudgedMetric):
-    """The share of a question's points that the answer makes; NaN without a guideline or with an unreadable judgement.
+    """The share of a question's points that the answer makes.
 
-    A blank answer makes no points.
+    The value is NaN without a guideline or if a judgment cannot be read. A blank answer makes no points.
 
     Args:
-        judge: Looks for a point.
-        guidelines: Frozen guidelines, the same for every program.
-        lm: The LM of the judge. Default: the LM of the DSPy settings.
-        threads: Number of points that are looked for at a time. Default 8.
+        judge: The judge that looks for a point in an answer.
+        guidelines: The frozen guidelines, the same for every program.
+        lm: The judge's LM. Default: the LM in the DSPy settings.
+        threads: Number of points to judge in parallel. Default 8.
     """
 
     def __init__(
@@ -177,9 +177,7 @@ class GuidelineMetric(JudgedMetric):
         self.guidelines = guidelines
 
     def judgements(self, example: Any, prediction: Any) -> list[Judgement]:
-        """Return the judgement of each point, with the point as its ``reason``; empty without a guideline or a
-        reader.
-        """
+        """Return one judgment per point, with the point as its ``reason``; empty without a guideline or a reader."""
         guideline = self.guidelines.get(str(getattr(example, "id", "")))
         if guideline is None or prediction.answer is None:
             return []

@@ -1,8 +1,8 @@
-"""An LM as a judge: the base class of judges, and a judge as a metric.
+"""An LM as a judge: the base class for judges, and the class that uses a judge as a metric.
 
-A judge reads parts of a case and gives one of a few labels. It does not see which technique found a passage, or what
-was searched. Name the judge next to every number that it gives, and compare it with people's labels before
-you trust it (``querywright judge calibrate``).
+A judge reads parts of a case and assigns one of a few labels. It sees neither the technique that found a passage nor
+the queries. Report the judge's name next to each of its figures, and compare the judge with people's labels before you
+trust it (``querywright judge calibrate``).
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ NEEDS = {
     "response": "no answer to judge; add one, or use a reader",
     "point": "no point to look for; add one",
 }
-"""Required parts of a case, with the message if they are missing."""
+"""The parts of a case that a judge may require, each with the message if it is missing."""
 
 
 class JudgeFailedError(LMError):
-    """The LM of a judge failed on one case; the program that was judged did not fail."""
+    """The judge's LM failed on one case; the program being judged did not fail."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """One judgement by a judge or a person.
+    """One judgment by a judge or a person.
 
     Args:
         passage: Id of the passage; empty if an answer was judged.
-        label: A label of the judge's scale; None if the judge's answer could not be read.
+        label: A label on the judge's scale; None if the judge's answer could not be read.
         by: ``person``, or the judge's name.
         reason: The judge's reason, if it gives one; for a guideline, the point. Default "".
     """
@@ -67,20 +67,21 @@ class Judgement:
 
 
 class Judge(dspy.Module):
-    """Labels a case with the LM of the DSPy settings. A judge is a class with these attributes, listed in
-    ``judges.py``.
+    """Labels a case with the LM in the DSPy settings.
+
+    A judge is a subclass with these attributes, listed in ``judges.py``.
 
     Attributes:
-        NAME: Its name.
-        METRIC: Name of its metric.
-        ALSO: Further metrics of the same judgements: the score of each label by the metric's name.
+        NAME: The judge's name.
+        METRIC: Name of the judge's metric.
+        ALSO: Additional metrics based on the same judgments: for each metric name, the score of each label.
         SIGNATURE: The prompt. Its inputs are parts of a case: ``question``, ``options``, ``right_answer``,
-            ``passage`` (one passage), ``passages`` (all of them), ``response`` (the answer to judge), ``point``;
-            its last output ``label`` is a ``Literal`` of the labels; a ``reason`` may come before it.
-        SCALE: The labels, worst first, with the score of each, 0 to 1.
-        GRADES: Label by a grade that people gave, from 1 (wrong) to 4 (right and complete), as LiveQA grades
-            answers; empty if such grades do not apply.
-        OTHER: For a judge that needs the right answer: the judge with the same labels that does not need it.
+            ``passage`` (one passage), ``passages`` (all of them), ``response`` (the answer to judge), and ``point``.
+            Its last output, ``label``, is a ``Literal`` of the labels; a ``reason`` may come before it.
+        SCALE: The labels, worst first, each with its score from 0 to 1.
+        GRADES: The label for each grade that people gave, from 1 (wrong) to 4 (right and complete), as in LiveQA; empty
+            if such grades do not apply.
+        OTHER: If the judge needs the right answer, the judge with the same labels that does not need it.
     """
 
     NAME: ClassVar[str]
@@ -102,25 +103,25 @@ class Judge(dspy.Module):
 
     @classmethod
     def needs(cls) -> tuple[str, ...]:
-        """Return the required parts of a case, besides the question."""
+        """Return the parts of a case that the judge requires, other than the question."""
         return tuple(name for name in cls.inputs() if name in NEEDS)
 
     @classmethod
     def metrics(cls) -> dict[str, Mapping[str, float]]:
-        """Return its metrics: the score of each label by the metric's name."""
+        """Return the judge's metrics: for each metric name, the score of each label."""
         return {cls.METRIC: cls.SCALE, **cls.ALSO}
 
     @classmethod
     def spellings(cls) -> dict[str, str]:
-        """Return its labels by the spellings that people may use: the labels, grades, and true and false."""
+        """Return the label for each spelling that people may use: the labels, grades, and true and false."""
         found = {label.upper(): label for label in cls.SCALE} | {str(n): label for n, label in cls.GRADES.items()}
         return found | ({"TRUE": "yes", "FALSE": "no"} if set(cls.SCALE) == {"yes", "no"} else {})
 
     def forward(self, **parts: Any) -> dspy.Prediction:
-        """Return one judgement in the field ``label``.
+        """Return a prediction with the judgment in the field ``label``.
 
         Args:
-            parts: The parts of a case that ``inputs`` names, as ``shown`` makes them.
+            parts: The parts of a case that ``inputs`` names, as returned by ``shown``.
 
         Raises:
             AdapterParseError: The LM's answer could not be read as a label.
@@ -128,18 +129,18 @@ class Judge(dspy.Module):
         return self.label(**parts)
 
     def lacks(self, case: Case) -> str:
-        """Return the first required part that the case does not have; empty if it has all.
+        """Return the first required part that the case does not have; empty if it has all of them.
 
-        A blank response counts as a response: it declines.
+        A blank response counts as a response, one that declines.
         """
         parts = _parts(case)
         return next((n for n in self.needs() if parts[n] is None or (parts[n] == "" and n != "response")), "")
 
     def shown(self, case: Case) -> dict[str, Any]:
-        """Return the parts of a case for the prompt: each text on one line, so that no text can open another field.
+        """Return the parts of a case for the prompt, each text on one line so that it cannot start a new field.
 
         Raises:
-            DataError: The case lacks a required part, or has several passages for a judge of one passage.
+            DataError: The case lacks a required part, or has several passages and the judge reads only one.
         """
         missing = self.lacks(case)
         if missing:
@@ -151,7 +152,7 @@ class Judge(dspy.Module):
         return {name: parts[name] for name in self.inputs()}
 
     def label_of(self, case: Case) -> str | None:
-        """Return the label of a case; None if the LM's answer could not be read as a label.
+        """Return the label for a case; None if the LM's answer could not be read as a label.
 
         Errors are as in ``judgement``.
         """
@@ -159,30 +160,30 @@ class Judge(dspy.Module):
         return None if made is None else str(made.label)
 
     def judgement(self, case: Case) -> dspy.Prediction | None:
-        """Return the label of a case with the judge's other outputs, such as its reason; None without a readable label.
+        """Return the label for a case with the judge's other outputs, such as its reason; None if it is unreadable.
 
         Raises:
             DataError: As in ``shown``.
-            dspy.LMError: The LM failed; a failure is not a judgement and is not hidden.
+            dspy.LMError: The LM failed; a failure is not a judgment and is not hidden.
         """
         shown = self.shown(case)
         try:
             made: dspy.Prediction = self(**shown)
         except AdapterParseError:
             return None
-        return made if made.get("label") in self.SCALE else None  # some adapters return an answer without the field
+        return made if made.get("label") in self.SCALE else None  # some adapters return an answer without this field
 
     def cases(self, question: Question, prediction: Any) -> list[Case]:
-        """Return the cases of a program's prediction: each passage by itself, or its answer."""
+        """Return the cases to judge in a program's prediction: each passage separately, or the answer."""
         passages = tuple(prediction.passages)
         if "passage" in self.needs():
             return [Case(question, (passage,)) for passage in passages]
         return [Case(question, passages, getattr(prediction, "answer", None))]
 
     def score(self, labels: Sequence[str | None], metric: str = "") -> float:
-        """Return the score of a question from the labels of its cases: the score of the best case.
+        """Return a question's score from the labels of its cases: the score of the best case.
 
-        Unreadable labels are left out. The score is 0 if no passage was found, and NaN if no label could be read or
+        Unreadable labels are ignored. The score is 0 if no passage was found, and NaN if no label could be read or
         there was no answer.
 
         Args:
@@ -194,7 +195,7 @@ class Judge(dspy.Module):
         return max(known, default=math.nan if labels or "passage" not in self.needs() else 0.0)
 
     def digest(self) -> str:
-        """Return the SHA-256, as hex, of its prompts: instructions, fields, labels, and demonstrations."""
+        """Return the SHA-256, as hex, of the judge's prompts: instructions, fields, labels, and demonstrations."""
         prompts: dict[str, Any] = {}
         for name, predictor in self.named_predictors():
             signature: Any = predictor.signature
@@ -208,24 +209,24 @@ class Judge(dspy.Module):
 class JudgedMetric:
     """A judge as a DSPy metric.
 
-    The example has ``question``, ``options``, and, if the judge needs it, ``answer``; the prediction has
-    ``passages`` and ``answer``. If no right answer is known, the judge that does not need it takes over. The value is
-    NaN if another required part is missing, or nothing could be read (0.0 if ``trace`` is given, because a NaN
-    would count as a success). A case that does not fit the LM's context counts as unreadable.
+    The example has ``question``, ``options``, and, if the judge needs it, ``answer``; the prediction has ``passages``
+    and ``answer``. If the right answer is unknown, the judge that does not need it is used instead. The value is NaN if
+    another required part is missing or no label could be read (0.0 if ``trace`` is given, because NaN would count as a
+    success). A case that does not fit into the LM's context counts as unreadable.
 
     Args:
-        judge: Any judge. A judge of passages gives the score of the best passage, a judge of answers the answer's
-            score.
-        lm: The LM of the judge. Default: the LM and the adapter of the DSPy settings.
-        threads: Number of judgements of one question that run at a time, 1 or more; the LM's engine limits the calls in
-            all. Default 8.
+        judge: Any judge. For a passage judge, the value is the score of the best passage; for an answer judge, the
+            score of the answer.
+        lm: The judge's LM. Default: the LM and the adapter in the DSPy settings.
+        threads: Number of judgments per question that run in parallel, 1 or more; the LM's engine limits the total
+            number of calls. Default 8.
 
     Attributes:
         name: Name of the metric, one of the judge's metrics.
-        calibration: The calibration of the judge; None without one.
-        counts: Number of judgements: ``known`` without a call, ``asked``, and of the latter ``unreadable`` and
+        calibration: The judge's calibration; None without one.
+        counts: Number of judgments: ``known`` (no call needed), ``asked``, and, of those asked, ``unreadable`` and
             ``without answer``.
-        spent: Cost of its calls.
+        spent: Cost of the judge's calls.
     """
 
     def __init__(self, judge: Judge, *, lm: dspy.LM | None = None, threads: int = 8) -> None:
@@ -239,7 +240,7 @@ class JudgedMetric:
         self._lock = threading.Lock()
 
     def of(self, name: str) -> Self:
-        """Return another metric of the same judge, which shares its threads and counts.
+        """Return another metric for the same judge, which shares its threads and counts.
 
         Raises:
             InputError: The judge has no such metric.
@@ -251,24 +252,24 @@ class JudgedMetric:
         return found
 
     def __call__(self, example: Any, prediction: Any, trace: Any = None) -> float:
-        """Return the score of a question."""
+        """Return a question's score."""
         score = self.score(self.judgements(example, prediction))
         return 0.0 if trace is not None and math.isnan(score) else score
 
     def score(self, judgements: Sequence[Judgement]) -> float:
-        """Return the score of a question from its judgements."""
+        """Return a question's score from its judgments."""
         return self.judge.score([one.label for one in judgements], self.name)
 
     def judgements(self, example: Any, prediction: Any) -> list[Judgement]:
-        """Return the judgement of each passage in order, or of the answer; empty if a required part is missing.
+        """Return the judgment of each passage in order, or of the answer; empty if a required part is missing.
 
-        Labels in the example's evidence, by a person or by this judge, are used; the other passages are judged in
+        Labels in the example's evidence by a person or by this judge are reused; the other passages are judged in
         parallel.
 
         Raises:
             OutageError: The judge's LM cannot be reached.
-            JudgeFailedError: The judge's LM failed otherwise.
-            BudgetError: The limit of calls is reached.
+            JudgeFailedError: The judge's LM failed for another reason.
+            BudgetError: The limit on calls was reached.
         """
         question = _question(example)
         judge = self._other if question.answer is None and self._other is not None else self.judge
@@ -279,8 +280,9 @@ class JudgedMetric:
         return self._said(judge, cases, _known(judge, question, by))
 
     def _said(self, judge: Judge, cases: Sequence[Case], known: Mapping[str, Judgement]) -> list[Judgement]:
-        """Return the judgements of these cases, in order: known judgements by the passage's id, and the LM's
-        judgements.
+        """Return the judgments of these cases, in order.
+
+        Judgments in ``known``, by passage id, are reused; the LM judges the other cases.
         """
         asked = [case for case in cases if _id(judge, case) not in known]
         if asked and (self.lm or dspy.settings.lm) is None:
@@ -288,7 +290,7 @@ class JudgedMetric:
         context: Any = nullcontext()
         if self.lm is not None:
             context = dspy.context(lm=self.lm, adapter=PromptAdapter(), disable_history=True, trace=None)
-        with context, metered(self.spent):  # the threads work in copies of it
+        with context, metered(self.spent):  # the threads work in copies of this context
             answers: list[Any] = bounded_map(
                 lambda case: self._asked(judge, case), asked, threads=self.threads, on_done=_raise
             )
@@ -332,7 +334,7 @@ def _question(example: Any) -> Question:
 
 
 def _known(judge: Judge, question: Question, by: Sequence[str]) -> dict[str, Judgement]:
-    """Return the labels of the evidence on this judge's scale by passage id, with the first assessor in ``by``."""
+    """Return the evidence labels on this judge's scale by passage id, with the first assessor in ``by``."""
     known = {}
     labels = passage_labels(
         question.evidence, question.evidence, jointly=question.jointly, alternatives=question.alternatives
@@ -345,7 +347,7 @@ def _known(judge: Judge, question: Question, by: Sequence[str]) -> dict[str, Jud
 
 
 def _id(judge: Judge, case: Case) -> str:
-    """Return the id of the passage that is judged; empty for a judge of answers."""
+    """Return the id of the passage to judge; empty for an answer judge."""
     return case.passages[0].id if "passage" in judge.needs() else ""
 
 
@@ -355,8 +357,9 @@ def _raise(_: int, result: Any) -> None:
 
 
 def _parts(case: Case) -> dict[str, Any]:
-    """Return the parts of a case by name, without DSPy's field markers: an LM could repeat them, and a parser could
-    read them as its answer.
+    """Return the parts of a case by name, without DSPy's field markers.
+
+    An LM could repeat these markers, and a parser could then mistake them for its answer.
     """
     question, passages = case.question, _FIELD_MARKER.sub("[ [", show_passages(case.passages))
 

@@ -1,6 +1,6 @@
-"""The judges. A judge is a class with a prompt, a scale of labels, and a name, listed in ``JUDGES``.
+"""The judges. A judge is a class with a prompt, a scale of labels, and a name, and it is listed in ``JUDGES``.
 
-Each prompt is our own; the papers say what is judged but not how the LM is asked.
+The prompts are ours; the papers say what is judged, but not how the LM is prompted.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class JudgeCovered(dspy.Signature):
 
 
 class UsefulnessWithoutAnswerJudge(Judge):
-    """Judges whether a passage helps to decide, without the right answer: for questions without labels.
+    """Judges whether a passage helps to decide, without the right answer; for questions without labels.
 
     Source: HCQR, arXiv:2603.19008, for the labels.
     """
@@ -157,7 +157,7 @@ class UsefulnessWithoutAnswerJudge(Judge):
 
 
 class UsefulnessJudge(UsefulnessWithoutAnswerJudge):
-    """Judges whether a passage helps to decide, with the right answer; "entailed" is only well defined with it.
+    """Judges whether a passage helps to decide, given the right answer, without which "entailed" is not well defined.
 
     Source: HCQR, arXiv:2603.19008, for the labels.
     """
@@ -172,12 +172,12 @@ class UsefulnessJudge(UsefulnessWithoutAnswerJudge):
 
 
 class AnswerabilityJudge(Judge):
-    """Judges whether a passage alone answers the question; a question is relevant if any of its passages does.
+    """Judges whether a passage alone answers the question; a question is relevant if any of its passages answers it.
 
-    It gives its reason first, and only a complete answer counts.
+    The judge states its reason first, and only a complete answer counts.
 
-    Source: QB-RAG, arXiv:2407.18044: its answerability model, the three levels in its comparison with experts,
-    and its relevancy rate.
+    Source: QB-RAG, arXiv:2407.18044: its answerability model, the three levels in its comparison with experts, and its
+    relevancy rate.
     """
 
     NAME = "answerability"
@@ -188,12 +188,12 @@ class AnswerabilityJudge(Judge):
 
     @classmethod
     def spellings(cls) -> dict[str, str]:
-        """Return the spellings of every judge; people who were asked yes or no meant complete or none."""
+        """Return every judge's spellings; in addition, yes or true means complete, and no or false means none."""
         return super().spellings() | {"YES": "complete", "TRUE": "complete", "NO": "none", "FALSE": "none"}
 
 
 class DeclinedJudge(Judge):
-    """Judges whether an answer declines. A rule recognizes blank answers and set phrases without an LM call.
+    """Judges whether an answer declines. A rule recognizes blank answers and stock phrases without an LM call.
 
     Source: QB-RAG, arXiv:2407.18044, which counts refusals next to faithfulness.
     """
@@ -204,12 +204,12 @@ class DeclinedJudge(Judge):
     SCALE = YES_NO
 
     def forward(self, **parts: Any) -> dspy.Prediction:
-        """Return the label ``yes`` by the rule, or else the LM's label."""
+        """Return the label ``yes`` if the rule applies, else the LM's label."""
         return dspy.Prediction(label="yes") if says_declined(parts["response"]) else super().forward(**parts)
 
 
 class AnswerJudge(Judge):
-    """A judge of answers that labels an answer that declines ``no``, by a separate call before its own."""
+    """An answer judge that first checks in a separate call whether the answer declines; if so, the label is ``no``."""
 
     SCALE = YES_NO
 
@@ -218,16 +218,17 @@ class AnswerJudge(Judge):
         self.declined = DeclinedJudge()
 
     def forward(self, **parts: Any) -> dspy.Prediction:
-        """Return the label ``no`` for an answer that declines, else the LM's label."""
+        """Return the label ``no`` if the answer declines, else the LM's label."""
         declined = self.declined(question=parts["question"], response=parts["response"])
         return dspy.Prediction(label="no") if declined.label == "yes" else super().forward(**parts)
 
 
 class FaithfulnessJudge(AnswerJudge):
-    """Judges whether some part of the passages supports an answer; an answer that says more, or declines, is not
-    supported.
+    """Judges whether some part of the passages supports an answer.
 
-    Source: QB-RAG, arXiv:2407.18044. It is not the faithfulness that counts single claims (RAGAS).
+    An answer that says more than the passages, or declines, is not supported.
+
+    Source: QB-RAG, arXiv:2407.18044. This is not the faithfulness metric that counts individual claims (RAGAS).
     """
 
     NAME = "faithfulness"
@@ -236,10 +237,9 @@ class FaithfulnessJudge(AnswerJudge):
 
 
 class RelevancyJudge(AnswerJudge):
-    """Judges whether an answer replies to the question directly and stands alone, right or wrong. Declining does not
-    count.
+    """Judges whether an answer, right or wrong, is a direct and self-contained reply. Declining does not count.
 
-    Source: QB-RAG, arXiv:2407.18044. It is not the relevancy that compares vectors (RAGAS).
+    Source: QB-RAG, arXiv:2407.18044. This is not the relevancy metric that compares vectors (RAGAS).
     """
 
     NAME = "relevancy"
@@ -248,7 +248,7 @@ class RelevancyJudge(AnswerJudge):
 
 
 class CoverageJudge(Judge):
-    """Judges whether an answer makes one point of a guideline; ``guideline.py`` scores all its points."""
+    """Judges whether an answer makes one point in a guideline; ``guideline.py`` scores all points."""
 
     NAME = "coverage"
     METRIC = "judged_guideline"
@@ -256,9 +256,7 @@ class CoverageJudge(Judge):
     SCALE = YES_NO
 
     def score(self, labels: Sequence[str | None], metric: str = "") -> float:
-        """Return covered points / all points; NaN if a point could not be read, since fewer points are another
-        scale.
-        """
+        """Return covered points / all points; NaN if a label is unreadable, because fewer points change the scale."""
         if not labels or None in labels:
             return math.nan
         return math.fsum(self.SCALE[label] for label in labels if label is not None) / len(labels)
@@ -278,11 +276,11 @@ JUDGES: dict[str, type[Judge]] = {
 }
 
 JUDGED: dict[str, type[Judge]] = {metric: judge for judge in JUDGES.values() for metric in judge.metrics()}
-"""The judge of each metric, by the metric's name."""
+"""The judge for each metric name."""
 
 
 def make_judge(name: str) -> Judge:
-    """Return the judge of a name.
+    """Return a new judge with the given name.
 
     Raises:
         InputError: There is no such judge.

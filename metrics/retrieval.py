@@ -1,9 +1,9 @@
-"""Metrics of ranked passage ids, best first.
+"""Metrics for ranked passage ids, best first.
 
-In all of them, an id that occurs twice counts once, at its first place, and the ids after it move up.
-``relevant`` is a set of relevant ids, or a mapping of judged ids to grades, where a grade above 0 is relevant; an id
-without a grade is not relevant. Without relevant ids there is nothing to find, and the value is NaN. A single text
-instead of several ids raises TypeError; a grade that is NaN or infinite raises ValueError.
+In all metrics, a repeated id counts once, at its first position, and later ids move up. ``relevant`` is a set of
+relevant ids, or a mapping from judged ids to grades. A grade above 0 means relevant, and an id without a grade is not
+relevant. Without relevant ids, there is nothing to find, and the value is NaN. A single string instead of a sequence of
+ids raises TypeError; a grade that is NaN or infinite raises ValueError.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 Relevant = Collection[str] | Mapping[str, float]
 Groups = Collection[Collection[str]]
-"""Groups of relevant ids; any one id of a group is enough."""
+"""Groups of relevant ids; any one id in a group is enough."""
 
 
 def recall_at_k(ids: Sequence[str], relevant: Relevant, k: int, alternatives: Groups = ()) -> float:
-    """Return the share of the relevant ids that are among the first k: |top k and relevant| / |relevant|.
+    """Return the share of relevant ids that are among the first k: |top k and relevant| / |relevant|.
 
     Args:
         ids: Passage ids, best first.
         relevant: Relevant ids, or grades by id.
         k: Depth, 1 or more.
-        alternatives: Groups of relevant ids, each of which counts as one id that is found with any of its members.
-            Default none.
+        alternatives: Groups of interchangeable relevant ids. A group counts as one id and is found if any of its
+            members is. Default none.
 
     Returns:
         A value in [0, 1]; NaN without relevant ids.
@@ -40,7 +40,7 @@ def recall_at_k(ids: Sequence[str], relevant: Relevant, k: int, alternatives: Gr
 
 
 def precision_at_k(ids: Sequence[str], relevant: Relevant, k: int) -> float:
-    """Return the share of the first k places with a relevant id: |top k and relevant| / k, also for a shorter list.
+    """Return the share of the first k ids that are relevant: |top k and relevant| / k, even if the list is shorter.
 
     Arguments, range, and errors are as in `recall_at_k`.
     """
@@ -53,7 +53,7 @@ def exact_recovery_at_k(ids: Sequence[str], relevant: Relevant, k: int) -> float
 
     Arguments and errors are as in `recall_at_k`.
 
-    Source: QB-RAG, arXiv:2407.18044, where each question has one source content.
+    Source: QB-RAG, arXiv:2407.18044, where each question has exactly one source.
     """
     gains = _gains(ids, relevant, k)
     return math.nan if gains is None else float(any(gains))
@@ -69,20 +69,20 @@ def all_found_at_k(ids: Sequence[str], relevant: Relevant, k: int, alternatives:
 
 
 def reciprocal_rank(ids: Sequence[str], relevant: Relevant, k: int | None = None) -> float:
-    """Return 1 / rank of the first relevant id, 0.0 if there is none within k; NaN without relevant ids.
+    """Return 1 / rank of the first relevant id, or 0.0 if none is among the first k; NaN without relevant ids.
 
-    Arguments and errors are as in `recall_at_k`, but k is None by default: the whole list.
+    Arguments and errors are as in `recall_at_k`, except that k is None by default, which means the whole list.
     """
     gains = _gains(ids, relevant, k)
     return math.nan if gains is None else next((1 / rank for rank, gain in enumerate(gains, 1) if gain), 0.0)
 
 
 def ndcg_at_k(ids: Sequence[str], relevant: Relevant, k: int, alternatives: Groups = ()) -> float:
-    """Return normalized discounted cumulative gain: DCG@k / DCG@k of the best possible order.
+    """Return the normalized discounted cumulative gain: DCG@k divided by DCG@k of the best possible order.
 
-    DCG@k = sum over ranks 1..k of grade / log2(rank + 1), as in trec_eval. The best possible order uses all
-    judged ids, not only the ids found. Relevant ids without grades have grade 1; grades below 0 count as 0. A group
-    of alternatives gives its gain once, at its first id that is found.
+    DCG@k is the sum over ranks 1..k of grade / log2(rank + 1), as in trec_eval. The best possible order uses all judged
+    ids, not only the ids found. Relevant ids without grades have grade 1; grades below 0 count as 0. A group of
+    alternatives contributes its gain only once, at the first of its ids that is found.
 
     Arguments, range, and errors are as in `recall_at_k`.
 
@@ -105,11 +105,11 @@ def ndcg_at_k(ids: Sequence[str], relevant: Relevant, k: int, alternatives: Grou
 
 
 def groups_of(relevant: Collection[str], alternatives: Groups = ()) -> list[frozenset[str]]:
-    """Return the groups of relevant ids of which one each is needed; an id without alternatives is its own group.
+    """Return groups of relevant ids, with one id needed from each; an id without alternatives is its own group.
 
     Args:
         relevant: Relevant ids.
-        alternatives: Groups of ids of which any one is enough; ids that are not relevant are left out.
+        alternatives: Groups of ids in which any one is enough; ids that are not relevant are ignored.
     """
     for group in alternatives:
         _check_listed("a group of alternatives", group)
@@ -119,7 +119,7 @@ def groups_of(relevant: Collection[str], alternatives: Groups = ()) -> list[froz
 
 
 def _first_gains(order: Iterable[str], grades: Mapping[str, float], groups: Iterable[frozenset[str]]) -> list[float]:
-    """Return the gain of each id: its grade times the number of its groups that no earlier id belongs to."""
+    """Return each id's gain: its grade times the number of its groups to which no earlier id belongs."""
     left, gains = list(groups), []
     for key in order:
         gains.append(grades.get(key, 0.0) * sum(key in group for group in left))
@@ -128,7 +128,7 @@ def _first_gains(order: Iterable[str], grades: Mapping[str, float], groups: Iter
 
 
 def _best_order(grades: Mapping[str, float], groups: Iterable[frozenset[str]]) -> list[str]:
-    """Return the ids that gain most, each after the ids before it, until all groups are found."""
+    """Return the order of ids in which each adds the largest remaining gain, until all groups are found."""
     left, order = list(groups), list[str]()
     while left:
         order.append(max(grades, key=lambda key: grades[key] * sum(key in group for group in left)))
@@ -137,9 +137,7 @@ def _best_order(grades: Mapping[str, float], groups: Iterable[frozenset[str]]) -
 
 
 def _gains(ids: Sequence[str], relevant: Relevant, k: int | None) -> list[float] | None:
-    """Return the grade of each of the first k distinct ids, 0 for ids that are not relevant; None without relevant
-    ids.
-    """
+    """Return the grades of the first k distinct ids (0 for irrelevant ids), or None if there are no relevant ids."""
     if k is not None and k < 1:
         raise ValueError(f"k must be 1 or more, but got {k}")
     _check_listed("ids", ids)
@@ -148,7 +146,7 @@ def _gains(ids: Sequence[str], relevant: Relevant, k: int | None) -> list[float]
 
 
 def _grades(relevant: Relevant) -> dict[str, float]:
-    """Return the grade of each relevant id; all grades are above 0."""
+    """Return the grade of each relevant id; all of these grades are above 0."""
     _check_listed("relevant", relevant)
     if not isinstance(relevant, Mapping):
         return dict.fromkeys(relevant, 1.0)

@@ -1,4 +1,4 @@
-"""Means with intervals, paired tests, and the differences that a test could have shown."""
+"""Means with intervals, paired tests, and the smallest differences that a test could have detected."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ RESAMPLES = 10_000
 MOST_QUESTIONS = 1_000_000
 POWER = 0.8
 _CELLS = 2_000_000  # resampled values held in memory at once
-_TAIL = 1e-10  # probability of the numbers of differences that the sum of the power leaves out
-_DIGITS = 12  # differences are rounded to this, so that 0.1 + 0.2 and 0.3 tie
+_TAIL = 1e-10  # probability mass that the sum for the power leaves out
+_DIGITS = 12  # decimals to which differences are rounded, so that 0.1 + 0.2 and 0.3 tie
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +22,11 @@ class Mean:
     """A mean with its interval.
 
     Args:
-        value: The mean of the scored values; NaN without any.
+        value: The mean of the scored values; NaN if there are none.
         low: Lower end of the interval; NaN without an interval.
         high: Upper end of the interval.
-        n: Number of values that were scored.
-        unscored: Number of values that were NaN and are left out.
+        n: Number of scored values.
+        unscored: Number of NaN values, which are left out.
     """
 
     value: float
@@ -41,16 +41,17 @@ class PairedTest:
     """The results of two programs on the same questions, ``a`` compared with ``b``.
 
     Args:
-        wins: Questions on which a is better.
-        losses: Questions on which b is better.
-        ties: Questions on which both are equal.
-        n: Questions scored for both; wins + losses + ties.
-        unscored: Questions left out because a or b could not be scored.
-        p_two_sided: Probability of a difference at least as large, either way, if there were none.
-        p_one_sided: The same for a being better only.
+        wins: Number of questions on which a is better.
+        losses: Number of questions on which b is better.
+        ties: Number of questions on which both are equal.
+        n: Number of questions scored for both: wins + losses + ties.
+        unscored: Number of questions left out because a or b could not be scored.
+        p_two_sided: Probability of a difference at least this large, in either direction, if there is no true
+            difference.
+        p_one_sided: The same probability, but only for a being better.
         difference: Mean of a - b; NaN without questions.
-        low: Lower end of its interval; NaN with fewer than two questions.
-        high: Upper end of its interval.
+        low: Lower end of the difference's interval; NaN with fewer than two questions.
+        high: Upper end of that interval.
         method: "exact binomial" for 0/1 values, else "Wilcoxon signed-rank".
     """
 
@@ -68,13 +69,14 @@ class PairedTest:
 
 
 def wilson_interval(share: float, n: int) -> tuple[float, float]:
-    """Return Wilson's interval of a share of n questions at 95 per cent.
+    """Return Wilson's 95% interval for a share of n questions.
 
-    At shares from .1 to .9 it covers 93 to 97 per cent from 60 questions on, 92 to 98 of 20; 95 on average.
+    For shares from .1 to .9, its coverage is 93% to 97% with 60 questions or more, and 92% to 98% with 20 questions. On
+    average, it is 95%.
 
     Args:
-        share: Share of questions that are 1, in [0, 1]: a whole number of them.
-        n: Questions, 1 or more.
+        share: Share of questions with the value 1, in [0, 1]; share * n must be a whole number.
+        n: Number of questions, 1 or more.
 
     Returns:
         (low, high), within [0, 1].
@@ -88,17 +90,17 @@ def wilson_interval(share: float, n: int) -> tuple[float, float]:
 
 
 def bootstrap_interval(values: Sequence[float], *, seed: int = 0) -> tuple[float, float]:
-    """Return the expanded percentile bootstrap interval of the mean at 95 per cent, from 10,000 resamples.
+    """Return the expanded percentile bootstrap interval of the mean at 95%, from 10,000 resamples.
 
-    The plain interval is too narrow for few values, because it ignores that their spread is an estimate. This interval
-    takes the percentiles at Phi(-+ t sqrt(n / (n - 1))), with Student's t with n - 1 degrees of freedom; for many
-    values both are the same. Like the plain interval it never leaves the range of the values. It covers 93 to 97 per
-    cent from 20 values on (uniform, F1, recall, differences), and from 40 values on if four values in five are 0 (91
-    per cent with 20).
+    With few values, the plain interval is too narrow, because it ignores that their spread is itself an estimate. This
+    interval uses the percentiles at Phi(-+ t sqrt(n / (n - 1))), where t is from Student's distribution with n - 1
+    degrees of freedom. With many values, the two intervals are the same. Like the plain interval, it never extends
+    beyond the range of the values. Its coverage is 93% to 97% with 20 or more values (uniform, F1, recall,
+    differences). If four in five values are 0, it takes 40 values to reach this coverage (with 20, it is 91%).
 
     Args:
-        values: One value per question, without NaN. Equal values give an interval without width.
-        seed: Seed of the resampling. Default 0.
+        values: One value per question, without NaN. If all values are equal, the interval has zero width.
+        seed: Random seed for the resampling. Default 0.
 
     Returns:
         (low, high); NaN with fewer than two values, which say nothing about spread.
@@ -122,20 +124,21 @@ def bootstrap_interval(values: Sequence[float], *, seed: int = 0) -> tuple[float
 
 @functools.lru_cache(maxsize=2048)
 def _resampled(values: tuple[float, ...], seed: int) -> tuple[float, float]:
-    """Return the bootstrap interval, computed once for tables, files, and the display of a running comparison."""
+    """Return the bootstrap interval, cached because tables, files, and the progress display all need it."""
     return bootstrap_interval(values, seed=seed)
 
 
 def mean_with_interval(values: Sequence[float], *, seed: int = 0) -> Mean:
-    """Return the mean with its interval at 95 per cent: Wilson's for 0/1 values, else the bootstrap's
-    (`bootstrap_interval`).
+    """Return the mean with its 95% interval.
+
+    The interval is Wilson's for 0/1 values, else the bootstrap interval (`bootstrap_interval`).
 
     Args:
         values: One value per question; NaN is left out and counted.
-        seed: Seed of the resampling. Default 0.
+        seed: Random seed for the resampling. Default 0.
 
     Returns:
-        The mean; its interval is NaN for no value, and for a single value that is neither 0 nor 1.
+        The mean. Its interval is NaN if there are no values, or only one value that is neither 0 nor 1.
 
     Raises:
         ValueError: A value is infinite.
@@ -151,23 +154,23 @@ def mean_with_interval(values: Sequence[float], *, seed: int = 0) -> Mean:
 
 
 def paired_exact_test(a: Sequence[float], b: Sequence[float], *, seed: int = 0) -> PairedTest:
-    """Return the paired test of whether ``a`` is better than ``b`` on the same questions.
+    """Run a paired test of whether ``a`` is better than ``b`` on the same questions.
 
-    For 0/1 values: the exact binomial test on the questions on which the two differ (exact McNemar); one-sided
-    p = P[Bin(wins + losses, 1/2) >= wins], two-sided twice the smaller tail, at most 1. For other values:
-    Wilcoxon's signed-rank test on the differences that are not 0, exact for up to 13 of them and, without
-    ties, up to 50. Without any difference p is 1. The interval of the mean difference is `bootstrap_interval` of
-    the differences: questions are resampled, the same for both.
+    0/1 values get the exact binomial test on the questions on which the two differ (exact McNemar): the one-sided p is
+    P[Bin(wins + losses, 1/2) >= wins], and the two-sided p is twice the smaller tail, at most 1. Other values get
+    Wilcoxon's signed-rank test on the nonzero differences, which is exact for up to 13 differences and, without ties,
+    for up to 50. If there are no differences, p is 1. The interval for the mean difference is `bootstrap_interval` of
+    the differences, so each resample has the same questions for both programs.
 
     Args:
-        a: One value per question.
-        b: The values of the other program, in the same order of questions.
-        seed: Seed of the resampling. Default 0.
+        a: The first program's values, one per question.
+        b: The second program's values, in the same order of questions.
+        seed: Random seed for the resampling. Default 0.
 
     Raises:
         ValueError: The lists differ in length, or a value is infinite.
 
-    Source: QB-RAG, arXiv:2407.18044, tests one-sided only; the two-sided value is added so that losses show.
+    Source: QB-RAG, arXiv:2407.18044, uses only one-sided tests; the two-sided value is added so that losses show, too.
     """
     if len(a) != len(b):
         raise ValueError(f"a and b must score the same questions, but have {len(a)} and {len(b)} values")
@@ -197,8 +200,8 @@ def paired_exact_test(a: Sequence[float], b: Sequence[float], *, seed: int = 0) 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values adjusted for several tests, in the order given.
 
-    The i-th smallest of m is multiplied by m - i + 1, made no smaller than the value before it and no larger
-    than 1. NaN (no test) stays NaN and does not count in m.
+    The i-th smallest of m p-values is multiplied by m - i + 1, then raised to the previous adjusted value if it is
+    smaller, and limited to 1. NaN (no test) stays NaN and does not count toward m.
 
     Source: Holm 1979, Scandinavian Journal of Statistics 6(2), 65-70.
     """
@@ -212,13 +215,13 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def minimum_detectable(n: int, *, alpha: float = 0.05) -> int | None:
-    """Return the fewest wins without a loss that could be significant: the smallest w with two-sided p(w to 0) < alpha.
+    """Return the fewest wins without a loss that can be significant: the smallest w with two-sided p(w to 0) < alpha.
 
-    It is the smallest difference that n questions can tell from chance: 6 wins to 0 at alpha = 0.05, whatever n, so a
-    lead below 6/n cannot be shown. Wilcoxon's test needs 6 differences of one sign as well.
+    This is the smallest difference that n questions can distinguish from chance. At alpha = 0.05, it is 6 wins to 0
+    regardless of n, so a lead below 6/n cannot be shown. Wilcoxon's test also needs 6 differences with the same sign.
 
     Args:
-        n: Questions scored for both programs, 0 or more.
+        n: Number of questions scored for both programs, 0 or more.
         alpha: Level of the two-sided test, between 0 and 1. Default 0.05.
 
     Returns:
@@ -228,25 +231,25 @@ def minimum_detectable(n: int, *, alpha: float = 0.05) -> int | None:
 
 
 def questions_needed(wins: int, losses: int, n: int, *, alpha: float = 0.05) -> int | None:
-    """Return how many questions could show the observed difference.
+    """Return about how many questions are needed to show the observed difference.
 
-    This is the smallest number at which the exact two-sided test (exact McNemar) has p < alpha, in the observed
-    direction, with probability 0.8, if questions were won and lost at the rates wins / n and losses / n. The power is
-    summed over all numbers of differences, without approximation. It rises with the number of questions except for
-    small steps back, so treat it as approximate. The rates are themselves estimates: with few differences the true
-    number may be several times smaller or larger. It applies to one test, without Holm's correction.
+    This is the smallest number of questions at which the exact two-sided McNemar test has 80% power to reach p < alpha
+    in the observed direction, assuming win and loss rates of wins / n and losses / n. The power is summed over all
+    possible numbers of differences, without approximation. It rises with the number of questions, but not quite
+    steadily, so treat the result as approximate. The rates are themselves estimates: with few differences, the true
+    number may be several times smaller or larger. The result applies to a single test, without Holm's correction.
 
     Args:
-        wins: Questions on which the first program was better.
-        losses: Questions on which the other was better.
-        n: Questions scored for both, with ties.
+        wins: Number of questions on which the first program was better.
+        losses: Number of questions on which the second program was better.
+        n: Number of questions scored for both, including ties.
         alpha: Level of the two-sided test, between 0 and 1. Default 0.05.
 
     Returns:
         The number of questions; None if wins equal losses, or if a million is not enough.
 
-    Source: exact power of McNemar's test over all numbers of differences, Duffy 1984, Biometrics 40, 1005-1015;
-    the closed form of Connor 1987, Biometrics 43, 207-211, is close to it.
+    Source: exact power of McNemar's test over all numbers of differences, Duffy 1984, Biometrics 40, 1005-1015. The
+    closed form in Connor 1987, Biometrics 43, 207-211, is close to it.
     """
     if wins == losses:
         return None
@@ -257,19 +260,20 @@ def questions_needed(wins: int, losses: int, n: int, *, alpha: float = 0.05) -> 
 
 
 def verdict(test: PairedTest, *, a: str, b: str, alpha: float = 0.05, tests: int = 1) -> str:
-    """Return what the test shows, as one English sentence.
+    """Return the result of the test as one English sentence.
 
     Args:
-        test: The comparison of a with b. For several programs put Holm's value into ``p_two_sided`` first.
+        test: The comparison of a with b. For several programs, first put the Holm-adjusted value into ``p_two_sided``.
         a: Name of the first program.
         b: Name of the second program.
         alpha: Level of the two-sided test. Default 0.05.
-        tests: Number of comparisons that are corrected together. The difference that could have been shown is the
-            strictest test's, at alpha / tests. Default 1.
+        tests: Number of comparisons that are corrected together. The difference that could have been shown is computed
+            for the strictest test, at alpha / tests. Default 1.
 
     Returns:
-        That a beats b, that it is worse, or that no difference was shown, which difference could have been shown, and,
-        for 0/1 values, about how many questions could show the observed difference (`questions_needed`).
+        A sentence that says that a beats b, that a is worse, or that no difference was shown. In the last case, it also
+        says which difference could have been shown and, for 0/1 values, about how many questions could show the
+        observed difference (`questions_needed`).
     """
     exact = test.method == "exact binomial"
     left_out = f"; {_plural(test.unscored, 'question')} left out as unscored" if test.unscored else ""
@@ -289,16 +293,16 @@ def verdict(test: PairedTest, *, a: str, b: str, alpha: float = 0.05, tests: int
     lead = "no difference" if fewest is None else f"only a lead of at least {_plural(fewest, 'win')} to 0"
     possible = f"with {_plural(test.n, 'question')} {lead} could have been shown"
     needed = questions_needed(test.wins, test.losses, test.n, alpha=alpha / tests) if exact else None
-    if needed is not None and needed > test.n:  # to two digits; the rates are not more exact
+    if needed is not None and needed > test.n:  # two digits, because the rates are not more precise
         possible += f"; at these rates about {int(float(f'{needed:.2g}')):,} questions could show it"
     return f"no difference shown between {a} and {b}: {facts}; {possible}{left_out}"
 
 
 def p_value(p: float, alpha: float) -> str:
-    """Return p as papers print it, with one more digit if rounding would make it equal to alpha.
+    """Format p the way papers do, with one more digit if rounding would make it equal to alpha.
 
     Args:
-        p: In [0, 1].
+        p: The p-value, in [0, 1].
         alpha: Level of the test.
     """
     if p < 0.001:
@@ -310,7 +314,7 @@ def p_value(p: float, alpha: float) -> str:
 
 
 def _sign_test(wins: int, losses: int) -> tuple[float, float]:
-    """Return the two-sided and the one-sided p of the exact sign test."""
+    """Return the two-sided and the one-sided p-value of the exact sign test."""
     if not wins + losses:
         return 1.0, 1.0
     from scipy.stats import binomtest
@@ -320,8 +324,9 @@ def _sign_test(wins: int, losses: int) -> tuple[float, float]:
 
 
 def _wilcoxon(differences: Sequence[float]) -> tuple[float, float]:
-    """Return the two-sided and the one-sided p; the differences contain no 0, so that scipy stays exact for few of
-    them.
+    """Return the two-sided and the one-sided p-value.
+
+    The differences must not contain 0, so that scipy stays exact if there are few of them.
     """
     if not differences:
         return 1.0, 1.0
@@ -333,7 +338,7 @@ def _wilcoxon(differences: Sequence[float]) -> tuple[float, float]:
 
 
 def _power(size: int, differing: float, share: float, alpha: float) -> float:
-    """Return the probability that the exact test on ``size`` questions finds the better program better."""
+    """Return the probability that the exact test on ``size`` questions shows that the better program is better."""
     import numpy as np
     from scipy.stats import binom
 

@@ -1,4 +1,4 @@
-"""Joint metrics: the answer is right, and the passages that the reader names as its support are the right ones."""
+"""Joint metrics: is the answer right, and does the reader name the right passages as its support?"""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ def joint_passage_score(
     gold: Collection[str],
     alternatives: Groups = (),
 ) -> tuple[float, float]:
-    """Score answer and supporting passages together, by HotpotQA's formula for readers that write a sentence and name
-    passages.
+    """Score answer and supporting passages together, by HotpotQA's formula, for readers that write full sentences.
 
-    Joint precision = P(answer) * P(support), joint recall likewise, joint F1 their harmonic mean. P and R of the answer
-    are over shared tokens, as in `token_f1`; if the prediction or the answer is yes, no, or noanswer they are 0
-    unless both are the same.
+    The joint precision is P(answer) * P(support), the joint recall likewise, and the joint F1 is their harmonic mean.
+    The answer's precision and recall are based on shared tokens, as in `token_f1`. If the prediction or the answer is
+    yes, no, or noanswer, they are 0 unless both are the same.
 
-    It differs from HotpotQA's score, and is higher, in two ways. The support is whole passages, so a right passage
-    may be named because of a wrong sentence. And an accepted answer that occurs in the prediction (`contains_answer`)
-    counts as the answer given, so that the other words of a full sentence cost nothing.
+    The score differs from HotpotQA's in two ways, which make it higher. The support consists of whole passages, so a
+    reader may name the right passage because of a wrong sentence. And if an accepted answer occurs in the prediction
+    (`contains_answer`), it counts as the program's answer, so the other words in a full sentence cost nothing.
 
-    Every gold passage counts as needed, as in sets of several hops, unless ``alternatives`` names replacements.
-    A gold passage that was not found cannot be named, so it costs recall as well.
+    Every gold passage counts as needed, as in multi-hop datasets, unless ``alternatives`` lists replacements. A gold
+    passage that was not retrieved cannot be named, so it also lowers recall.
 
     Args:
-        prediction: The answer given; empty without an answer.
+        prediction: The program's answer; empty without an answer.
         answers: All accepted answers; the answer with the largest joint F1 counts.
-        support: Ids of the passages that the reader names; empty for none, which scores 0; None if it does not name
-            any, which cannot be scored.
+        support: Ids of the passages that the reader names. If it is empty, the score is 0. None means that the reader
+            does not report its support, which cannot be scored.
         gold: Ids of the supporting passages.
-        alternatives: Groups of gold passages of which any one is enough. Default none.
+        alternatives: Groups of gold passages in which any one is enough. Default none.
 
     Returns:
-        The joint exact match, 1.0 if the answer contains an accepted answer and the support is gold and complete, and
-        the joint F1, in [0, 1]; both NaN if ``support`` is None, or there is no accepted answer or no gold passage.
+        The joint exact match and the joint F1. The first is 1.0 if the answer contains an accepted answer and the
+        support is complete and contains only gold passages; the second is in [0, 1]. Both are NaN if ``support`` is
+        None, or if there is no accepted answer or no gold passage.
 
     Raises:
-        TypeError: ``answers`` is a single text.
+        TypeError: ``answers`` is a single string.
 
-    Source: after Yang et al. 2018, arXiv:1809.09600, and its script ``hotpot_evaluate_v1.py``; the differences are our
-    own.
+    Source: after Yang et al. 2018, arXiv:1809.09600, and its script ``hotpot_evaluate_v1.py``; the differences are
+    ours.
     """
     if not accepted(answers) or support is None or not gold:
         return math.nan, math.nan
@@ -58,8 +58,7 @@ def joint_passage_score(
 
 
 def support_passage_f1(support: Collection[str] | None, gold: Collection[str], alternatives: Groups = ()) -> float:
-    """Return F1 of the passages that a reader names as its support compared with the gold passages, whatever its
-    answer.
+    """Return the F1 of a reader's support compared with the gold passages, regardless of its answer.
 
     Args:
         support: As in `joint_passage_score`.
@@ -73,14 +72,14 @@ def support_passage_f1(support: Collection[str] | None, gold: Collection[str], a
 
 
 def _overlap(support: Collection[str], gold: Collection[str], alternatives: Groups) -> tuple[float, float]:
-    """Return precision and recall of the named passages; there are gold passages."""
+    """Return the precision and recall of the named passages; ``gold`` must not be empty."""
     named = set(support)
     right = len(named.intersection(gold))
     return (right / len(named), recall_at_k([*named], gold, len(named), alternatives)) if right else (0.0, 0.0)
 
 
 def _of_answer(prediction: str, answer: str) -> tuple[float, float]:
-    """Return precision and recall of the answer's tokens."""
+    """Return the precision and recall of the answer's tokens."""
     given, wanted = closest_tokens(prediction, answer)
     if given != wanted and (given in VERDICTS or wanted in VERDICTS):
         return 0.0, 0.0

@@ -1,4 +1,4 @@
-"""Whether the retrieved passages help to decide: labels of passages, and the label of a question."""
+"""Do the retrieved passages help to decide the question? Labels for passages and for questions."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Usefulness:
     """How far the passages found for one question help to decide it.
 
     Args:
-        label: Label of the question; None if it could not be scored.
-        score: 1.0 for ENTAILED or USEFUL, 0.0 for NOT_USEFUL, NaN if it could not be scored. Its mean over
+        label: The question's label; None if it could not be scored.
+        score: 1.0 for ENTAILED or USEFUL, 0.0 for NOT_USEFUL, NaN if the question could not be scored. The mean over
             questions is the decision-useful rate.
         unjudged: Number of passages without a label.
     """
@@ -40,8 +40,8 @@ def passage_labels(
     Args:
         ids: Passage ids.
         evidence: Label by passage id.
-        jointly: Whether the question needs all the passages that help: of two or more, each alone is USEFUL. Default
-            False.
+        jointly: Whether the question needs all of its helpful passages. If there are two or more, each one alone is
+            only USEFUL. Default False.
         pooled: Whether a passage that the evidence does not name is unjudged. Default False: it is NOT_USEFUL.
         alternatives: Groups of passages that count as one. Default none.
 
@@ -56,7 +56,7 @@ def passage_labels(
 
 
 def helpful_ids(evidence: Mapping[str, Label | str]) -> list[str]:
-    """Return the passages that help: those labeled ENTAILED or USEFUL, in the order of the evidence.
+    """Return the ids of the helpful passages: those labeled ENTAILED or USEFUL, in the order of the evidence.
 
     Args:
         evidence: Label by passage id.
@@ -68,10 +68,10 @@ def helpful_ids(evidence: Mapping[str, Label | str]) -> list[str]:
 
 
 def question_label(labels: Iterable[Label]) -> Label:
-    """Return ENTAILED if any passage is, else USEFUL if any is, else NOT_USEFUL (also for no passages).
+    """Return ENTAILED if any label is, else USEFUL if any is, else NOT_USEFUL (also if there are no labels).
 
-    Source: HCQR, arXiv:2603.19008, does not say whether a label belongs to a passage or to all passages together;
-    here each passage has a label, and the best of them is the question's.
+    Source: HCQR, arXiv:2603.19008, does not say whether a label applies to one passage or to all passages together.
+    Here, each passage has a label, and the best of them is the question's label.
     """
     seen = set(labels)
     return next((label for label in (Label.ENTAILED, Label.USEFUL) if label in seen), Label.NOT_USEFUL)
@@ -92,18 +92,19 @@ def usefulness(
 ) -> Usefulness:
     """Return the usefulness of the passages found, from labeled evidence.
 
-    If no passage is known to help and some are unjudged, one of these may help: the question cannot be scored.
+    If no passage is known to help but some are unjudged, the question cannot be scored, because one of those might
+    help.
 
     Args:
-        ids: Ids of the passages found; an id that occurs twice counts once.
-        evidence: Label by passage id. Empty: nothing is labeled, and the question cannot be scored.
-        jointly: Whether the question needs all the passages that help: it is ENTAILED if all of them were found,
-            and USEFUL if some were. Default False.
+        ids: Ids of the passages found; a repeated id counts once.
+        evidence: Label by passage id. If it is empty, nothing is labeled, and the question cannot be scored.
+        jointly: Whether the question needs all of its helpful passages. If so, it is ENTAILED if all of them were
+            found, and USEFUL if only some were. Default False.
         pooled: Whether a passage that the evidence does not name is unjudged. Default False: it is NOT_USEFUL.
-        alternatives: Groups of passages that count as one, found with any of them. Default none.
+        alternatives: Groups of passages that count as one, which is found if any of them is. Default none.
 
     Returns:
-        The question's label and score, None and NaN if it cannot be scored.
+        The question's label and score; None and NaN if the question cannot be scored.
 
     Raises:
         DataError: A label is not ENTAILED, USEFUL, or NOT_USEFUL.
@@ -122,12 +123,12 @@ def usefulness(
 
 
 def abstention(ids: Sequence[str], evidence: Mapping[str, Label | str], *, pooled: bool = False) -> float:
-    """Return 1.0 if no passage is shown and none helps, 0.0 if some is shown; NaN if a passage helps or that is not
-    known.
+    """Return whether the program rightly shows no passage: 1.0 if it shows none and none helps, 0.0 if it shows some.
 
-    Arguments and errors are as in `usefulness`. If ``pooled``, an unjudged passage may help, so the value is NaN.
+    The value is NaN if a passage helps, or if that is unknown. Arguments and errors are as in `usefulness`. If
+    ``pooled``, an unjudged passage might help, so the value is NaN.
 
-    Source: abstention recall of AbstentionBench, arXiv:2506.09038, for passages instead of answers.
+    Source: abstention recall in AbstentionBench, arXiv:2506.09038, applied to passages instead of answers.
     """
     return math.nan if pooled or not evidence or helpful_ids(evidence) else float(not ids)
 

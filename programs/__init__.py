@@ -1,4 +1,4 @@
-"""The techniques of query translation, each a DSPy module, and the readers that answer from passages."""
+"""Query translation techniques, each a DSPy module, and readers, which answer questions from passages."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ TECHNIQUES: dict[str, type[Technique]] = {
         Filter,
     )
 }
-"""The only list of techniques: the command line, the table of the README, and the contract tests read it.
+"""The only list of techniques: the command line, the README's table, and the contract tests all read it.
 
 ``register_technique`` adds a user's technique."""
 
 
 def technique_class(name: str) -> type[Technique]:
-    """Return the technique with a name.
+    """Return the technique with the given name.
 
     Raises:
         TechniqueError: There is no such technique.
@@ -88,14 +88,14 @@ def technique_class(name: str) -> type[Technique]:
 def register_technique(technique: Any) -> str:
     """Register a technique under its ``NAME`` in this process, and return the name.
 
-    Commands, saved artifacts, and studies then know the technique. A class that is defined again replaces the earlier
-    class.
+    Commands, saved artifacts, and studies can then use the technique. If the same class is defined again, the new
+    definition replaces the earlier one.
 
     Args:
         technique: The class, a subclass of ``Technique``.
 
     Raises:
-        TechniqueError: The class is not a subclass of ``Technique``, or another technique has its name.
+        TechniqueError: The class is not a subclass of ``Technique``, or its name belongs to another technique.
     """
     if not (isinstance(technique, type) and issubclass(technique, Technique)):
         raise TechniqueError(f"a technique is a subclass of querywright.programs.Technique, but got {technique!r:.80}")
@@ -118,19 +118,20 @@ def make_program(
     writer_lm: dspy.BaseLM | None = None,
     **knobs: Any,
 ) -> RAG:
-    """Return the program of a technique and a reader, given by name.
+    """Return a program that combines a technique and a reader, both given by name.
 
     Args:
         technique: A name in ``TECHNIQUES``.
         retriever: The retriever; not needed for ``closed_book``.
         reader: ``auto`` (chosen for each question), ``multiple_choice``, ``short_answer``, ``reasoning``, ``grounded``,
             ``long_answer``, or None for a program that only retrieves.
-        reranker: A cross-encoder for a technique that reranks. Default None: it reranks with the LM.
-        writer_lm: The LM that the technique calls and the reader does not. Default None: the LM of the DSPy settings.
-        knobs: Values of the technique's knobs that differ from their defaults.
+        reranker: A cross-encoder for a technique that reranks. Default None: the technique reranks with the LM.
+        writer_lm: A separate LM for the technique; the reader does not use it. Default None: the LM in the DSPy
+            settings.
+        knobs: Knob values that differ from the technique's defaults.
 
     Raises:
-        TechniqueError: A technique, reader or knob is unknown, or a knob's value is not allowed.
+        TechniqueError: The technique, the reader, or a knob is unknown, or a knob's value is not allowed.
     """
     finds = technique_class(technique)(retriever, reranker=reranker, **knobs)
     return use_writer(RAG(finds, None if reader is None else make_reader(reader)), writer_lm)

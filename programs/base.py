@@ -1,4 +1,4 @@
-"""The base class of techniques: knobs, search, and fusion, with the gate and the selection around them."""
+"""The base class for techniques: knobs, search, and fusion, plus the gate before them and the selection after them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FUSION_CHOICES = ("interleave", "rrf", "union", "best_score")
 
 
 def demos_knob(paper: int) -> Knob:
-    """Return the knob ``demos`` of a technique whose paper shows this many demonstrations."""
+    """Return the ``demos`` knob for a technique whose paper shows ``paper`` demonstrations."""
     text = f"demonstrations of ours in the prompt; the paper shows {paper}"
     return Knob("demos", 0, text, low=0, high=paper, search=False)
 
@@ -49,7 +49,7 @@ N_WRITTEN = Knob(
     high=8,
     search=False,
 )
-"""Lets a study try several numbers of queries with one LM answer: the answer to the largest number."""
+"""Lets a study try several numbers of queries with a single LM answer, the one for the largest number."""
 RRF_K = Knob("rrf_k", 60, "constant of reciprocal rank fusion", low=1, high=200, when={"fusion": ("rrf",)})
 QUESTION_WEIGHT = Knob(
     "question_weight",
@@ -83,16 +83,16 @@ SHARED_KNOBS = (
     SELECT_BY,
     SELECT_WORDS,
 )  # fmt: skip
-"""Knobs of every technique that asks an LM. A study searches the threshold of a gate that is given, and not the gate:
-it would only find plain retrieval under another name."""
+"""Knobs of every technique that calls an LM. A study searches the threshold of a gate that is on, but does not search
+``gate`` itself, because that search would only rediscover plain retrieval under another name."""
 
 GATE_DEPTH = 10
-"""Passages of plain search that the gate looks at."""
+"""The number of plain search results that the gate looks at."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A sub-question and its answer: the only text of a technique's LM that a reader may see.
+    """A sub-question and its answer: the only text from a technique's LM that a reader may see.
 
     Args:
         question: The sub-question.
@@ -106,23 +106,23 @@ class Finding:
 class Technique(Threaded):
     """A ``dspy.Module`` that finds passages for a question: ``forward`` returns a prediction with ``passages``.
 
-    A technique declares ``NAME``, ``TITLE``, ``PAPER``, ``LM_STAGES``, ``SEARCHES`` and ``KNOBS``, makes its predictors
-    in ``__init__``, and writes ``forward``, which calls its predictors, ``search``, ``fuse`` (or ``retrieve``, which
-    does both) and, for parallel calls, ``parallel``.
+    A technique declares ``NAME``, ``TITLE``, ``PAPER``, ``LM_STAGES``, ``SEARCHES``, and ``KNOBS``, creates its
+    predictors in ``__init__``, and implements ``forward``. That method calls the predictors, then ``search`` and
+    ``fuse`` (or ``retrieve``, which does both), and uses ``parallel`` for parallel LM calls.
 
-    The base class does the rest around ``forward``: it checks the question and its options, it may pass the question
-    through unchanged (``gate``), it may let the LM select passages (``select``), and it completes the result with
-    ``passages``, ``queries``, ``fallbacks``, ``findings`` and ``steps``. ``aforward`` and ``acall`` run the same
-    program in a thread.
+    The base class does the rest around ``forward``. It checks the question and its options, and it completes the
+    result with ``passages``, ``queries``, ``fallbacks``, ``findings``, and ``steps``. Depending on the knobs, it uses
+    plain search if that looks certain (``gate``) and lets the LM select passages (``select``). ``aforward`` and
+    ``acall`` run the same program in a thread.
 
-    A technique that searches must declare ``max_passages``. The base class reads ``pool`` (else ``top_k``, else
-    ``max_passages``), ``fusion`` (else ``FUSION_RULE``) and ``rrf_k`` (else 60) if they are declared. A technique that
-    asks an LM also has ``SHARED_KNOBS``.
+    A technique that searches must declare ``max_passages``. If they are declared, the base class reads ``pool`` (else
+    ``top_k``, else ``max_passages``), ``fusion`` (else ``FUSION_RULE``), and ``rrf_k`` (else 60). A technique that
+    calls an LM also has ``SHARED_KNOBS``.
 
     Args:
         retriever: A querywright retriever, or anything that ``as_retriever`` accepts. Copies share it.
         reranker: Scores passages for a technique that reranks (``USES_RERANKER``). Copies share it.
-        knobs: Values of knobs that differ from their defaults.
+        knobs: Knob values that differ from the defaults.
 
     Raises:
         TechniqueError: A knob is unknown, a value is not allowed, or the retriever lacks something that the technique
@@ -133,21 +133,21 @@ class Technique(Threaded):
     TITLE: ClassVar[str]
     PAPER: ClassVar[str]
     LM_STAGES: ClassVar[int] = 0
-    """LM calls that run one after another, at most, with default knobs; parallel calls count once."""
+    """Maximum number of sequential LM calls with default knobs; calls that run in parallel count as one."""
     SEARCHES: ClassVar[str] = "1"
     KNOBS: ClassVar[tuple[Knob, ...]] = (MAX_PASSAGES,)
     NEEDS_OPTIONS: ClassVar[bool] = False
     SHOWS_OPTIONS: ClassVar[bool] = False
-    """Whether its own prompts show the options; any other technique that asks an LM has the knob ``sees_options``."""
+    """Whether its own prompts show the options. If not, a technique that calls an LM has the knob ``sees_options``."""
     NEEDS_VECTORS: ClassVar[bool] = False
-    """Whether it searches with vectors that it computes, which needs a dense retriever."""
+    """Whether it searches with vectors that it computes itself, which requires a dense retriever."""
     USES_RERANKER: ClassVar[bool] = False
     FUSION_RULE: ClassVar[str] = "interleave"
     """The fusion rule of a technique without the knob ``fusion``."""
     ITERATIVE: ClassVar[bool] = False
     """Whether a search depends on the results of an earlier search."""
     ENGINE: ClassVar[str | None] = None
-    """The only engine that it can search with; None if it can use every engine."""
+    """The only engine that it can search with; None if it works with every engine."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -178,7 +178,7 @@ class Technique(Threaded):
             _check_reranker(reranker)
         self.reranker = reranker
         self.writer_lm: Any = None
-        """The LM that replaces the LM of the DSPy settings, or None; ``use_writer`` sets it."""
+        """The LM that replaces the one in the DSPy settings, or None; set by ``use_writer``."""
         self.knobs = Knobs(self.KNOBS, knobs)
         self._set_up_selection()
         self._check_values()
@@ -195,14 +195,14 @@ class Technique(Threaded):
         return other
 
     def __getstate__(self) -> Any:
-        if self.writer_lm is not None:  # it may hold an API key, which must not be in a file
+        if self.writer_lm is not None:  # it may contain an API key, which must not be written to a file
             raise TechniqueError(
                 "a program with a writer LM cannot be pickled; set its technique.writer_lm to None first"
             )
         return super().__getstate__()
 
     def with_knobs(self, **values: Any) -> Self:
-        """Return a copy with other knob values; it copies the prompts and shares the retriever."""
+        """Return a copy with different knob values; prompts are copied, and the retriever is shared."""
         other = copy.deepcopy(self)
         other.knobs.update(values)
         other._set_up_selection()
@@ -210,14 +210,14 @@ class Technique(Threaded):
         return other
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Find passages for a question. Each technique writes this method.
+        """Find passages for a question. Each technique implements this method.
 
         Args:
             question: The question.
             options: Option texts of a multiple-choice question; None or empty if it has none.
-            history: The conversation before the question, see ``turns_of``; a technique's ``forward`` gets it as turns.
-                The LM sees it unless ``use_history`` is off; a search of the question does not contain it. Default
-                none.
+            history: The conversation before the question; see ``turns_of``. A technique's ``forward`` receives it as
+                turns. The LM sees it unless ``use_history`` is off; it is not added to the question as a search query.
+                Default none.
 
         Returns:
             A prediction with ``passages`` (list of Passage, unique, best first, at most ``max_passages``),
@@ -225,27 +225,27 @@ class Technique(Threaded):
             (list of Record: every LM call and search, for traces and never for a reader).
 
         Raises:
-            TechniqueError: The question is blank, its options are not two or more distinct texts, or it has no
+            TechniqueError: The question is blank, its options are not two or more distinct strings, or it has no
                 options and the technique needs them.
-            DataError: The history has another form.
+            DataError: The history is not in an accepted form.
         """
         raise NotImplementedError(f"{type(self).__name__} must write forward()")
 
-    # Methods that a technique calls.
+    # Methods for techniques to call.
 
     @property
     def max_passages(self) -> int:
-        """The most passages that the reader gets."""
+        """Maximum number of passages that the reader gets."""
         return int(self.knobs["max_passages"])
 
     @property
     def limit(self) -> int:
-        """The most passages that ``forward`` returns: ``max_passages``, or ``select_pool`` if the LM then selects."""
+        """Maximum number of passages from ``forward``: ``max_passages``, or ``select_pool`` if the LM then selects."""
         return int(self.knobs["select_pool"]) if self.knobs.get("select", False) else self.max_passages
 
     @property
     def depth(self) -> int:
-        """Hits asked for each query: ``pool``, else ``top_k``, else ``limit``."""
+        """Number of hits requested per query: ``pool``, else ``top_k``, else ``limit``."""
         return int(next((self.knobs[name] for name in ("pool", "top_k") if name in self.knobs), self.limit))
 
     @property
@@ -261,12 +261,12 @@ class Technique(Threaded):
 
     @property
     def fusion_rule(self) -> str:
-        """How lists become one: the knob ``fusion``, else ``FUSION_RULE``."""
+        """The rule for fusing lists: the knob ``fusion``, else ``FUSION_RULE``."""
         return str(self.knobs.get("fusion", self.FUSION_RULE))
 
     @property
     def uses_options(self) -> bool:
-        """Whether the options of a question reach the search: the LM sees them, or they are in the query."""
+        """Whether a question's options affect the search: the LM sees them, or they are in the query."""
         knobs = (SEES_OPTIONS.name, "query_with_options", SELECT.name)
         return self.SHOWS_OPTIONS or any(self.knobs.get(name, False) for name in knobs)
 
@@ -276,41 +276,41 @@ class Technique(Threaded):
         return [knob for knob in self.KNOBS if knob.search]
 
     def lm_of(self, predictor: dspy.Predict) -> Any:
-        """Return the LM that a predictor calls in ``forward``: the writer, else its LM, else the LM of the settings."""
+        """Return the LM that a predictor calls in ``forward``: the writer, else its LM, else the LM in the settings."""
         return dspy.settings.lm if self.writer_lm is not None else predictor.lm or dspy.settings.lm
 
     def demonstrations(self, predictor: str) -> list[dspy.Example]:
-        """Return our demonstrations of a predictor, up to the knob ``demos``; an optimizer's follow them.
+        """Return up to ``demos`` of our demonstrations for a predictor; an optimizer's demonstrations follow them.
 
         Args:
-            predictor: Its attribute.
+            predictor: Name of the attribute that contains the predictor.
         """
         count = self.knobs.get("demos", 0)
         return [dspy.Example(**one) for one in _written_demos().get(predictor, ())[:count]] if count else []
 
     def written(self, knob: str = "n_queries") -> int:
-        """Return the number of texts that the prompt asks for: ``n_written``, but not fewer than are kept.
+        """Return the number of texts that the prompt asks for: ``n_written``, but at least as many as are kept.
 
         Args:
-            knob: The knob with the number of texts that are kept.
+            knob: The knob that sets how many texts are kept.
         """
         return max(int(self.knobs[knob]), int(self.knobs.get("n_written", 0)))
 
     def write_texts(
         self, predictor: dspy.Predict, field: str, desc: str, *, question: str, knob: str = "n_queries", **inputs: Any
     ) -> list[str]:
-        """Ask the LM for a list of texts to search with, up to the number that ``written`` returns.
+        """Ask the LM for a list of search queries, as many as ``written`` returns, and return the ones to use.
 
         Args:
             predictor: The predictor to call.
-            field: The output field with the list.
-            desc: The description of the list in the prompt; ``{}`` becomes the number of texts.
+            field: The output field that contains the list.
+            desc: The description of the list in the prompt; ``{}`` is replaced by the number of texts.
             question: The question; a text that only repeats it is dropped.
-            knob: The knob with the number of texts that are kept, from the first. Default ``n_queries``.
-            inputs: Other inputs.
+            knob: The knob that sets how many texts are kept, starting with the first. Default ``n_queries``.
+            inputs: Other inputs of the predictor.
 
         Returns:
-            Each text once, on one line; an empty list if the answer could not be read.
+            The distinct texts, each on one line; an empty list if the answer could not be read.
         """
         count = self.written(knob)
         signature = tuned_signature(predictor, field, desc=desc.format(count), count=count, max_chars=LONGEST_QUERY)
@@ -318,17 +318,17 @@ class Technique(Threaded):
         return [] if made is None else query_texts(made[field], self.knobs[knob], besides=[question])
 
     def search(self, texts: Sequence[str], k: int | None = None) -> list[list[Hit]]:
-        """Search texts in one call of the retriever.
+        """Search for one or more texts in a single call to the retriever.
 
         Args:
-            texts: One text or more.
-            k: The most hits per text. Default: ``depth``.
+            texts: One or more texts.
+            k: Maximum number of hits per text. Default: ``depth``.
 
         Returns:
-            For each text, in their order, a list of hits, best first.
+            One list of hits per text, in the order of the texts; hits are best first.
 
         Raises:
-            InputError: The retriever returned another number of lists.
+            InputError: The retriever did not return one list per text.
             TechniqueError: There is no retriever.
         """
         retriever, asked = self.searched, list(texts)
@@ -342,7 +342,7 @@ class Technique(Threaded):
         return lists
 
     def fuse(self, queries: Sequence[Query], lists: Sequence[Sequence[Hit]]) -> list[Passage]:
-        """Return the lists of hits as one list of unique passages, cut to ``limit``."""
+        """Fuse the lists of hits into one list of unique passages, at most ``limit``."""
         rule = "union" if len(lists) == 1 else self.fusion_rule
         weights, k = [query.weight for query in queries], self.knobs.get("rrf_k", 60)
         hits = fuse(rule, lists, weights=weights, k=k, limit=self.limit)
@@ -353,16 +353,16 @@ class Technique(Threaded):
         return [hit.passage for hit in hits]
 
     def retrieve(self, queries: Sequence[Query], fallbacks: Sequence[str] = ()) -> dspy.Prediction:
-        """Search queries, fuse their lists, and return the result of ``forward``.
+        """Search with the queries, fuse the lists, and return the prediction that ``forward`` must return.
 
         Args:
-            queries: The queries in the order for fusion. Empty: nothing is searched.
+            queries: The queries, in the order for fusion. If empty, nothing is searched.
             fallbacks: Names of the steps that used a fallback.
         """
         passages = self.fuse(queries, self.search([query.text for query in queries])) if queries else []
         return dspy.Prediction(passages=passages, queries=queries, fallbacks=fallbacks)
 
-    # Steps around forward.
+    # Steps before and after forward.
 
     def _answer(self, forward: Callable[..., Any], question: str, options: Any, history: History) -> dspy.Prediction:
         choices, turns = checked_options(question, options), turns_of(history)
@@ -375,7 +375,7 @@ class Technique(Threaded):
         given = {"question": question, "options": choices} | ({"history": turns} if turns else {})
         with recording(self, choices) as steps, self._asking_writer():
             found = self._gated(forward, given) if self._is_gated else self._found(forward, given)
-        answer = found.get("answer")  # of a custom program
+        answer = found.get("answer")  # only a custom program returns one
         return dspy.Prediction(
             passages=list(found.passages),
             **({} if answer is None else {"answer": answer}),
@@ -386,13 +386,13 @@ class Technique(Threaded):
         )
 
     def _found(self, forward: Callable[..., Any], given: Mapping[str, Any]) -> Any:
-        """Return the passages of the technique, or the LM's selection from a larger pool of them."""
+        """Return the technique's passages or, with ``select``, the LM's selection from a larger pool."""
         asks: Any = self
         found = forward(asks, **given)
         return select(asks, found, **given) if self.knobs.get("select", False) else found
 
     def _gated(self, forward: Callable[..., Any], given: Mapping[str, Any]) -> Any:
-        """Return the result of plain search if it looks certain or if the LM fails, else the technique's result."""
+        """Return the plain search result if it looks certain or the LM fails; otherwise, the technique's result."""
         question, rule = given["question"], self.knobs["gate"]
         (hits,) = self.search([question], max(GATE_DEPTH, self.max_passages))
         plain = [hit.passage for hit in fuse("union", [hits[: self.max_passages]])]
@@ -410,16 +410,16 @@ class Technique(Threaded):
             from querywright.models.circuit_breaker import INCURABLE
 
             ours = isinstance(error, QuerywrightError) and not isinstance(error, PromptTooLongError)
-            if ours or isinstance(error, INCURABLE):  # an outage, a spent budget, a wrong key: no question goes better
+            if ours or isinstance(error, INCURABLE):  # an outage, spent budget, or wrong key fails every question
                 raise
             record("gate", "the LM failed", {}, f"{type(error).__name__}: {error}")
             return dspy.Prediction(passages=plain, queries=[Query(question)], fallbacks=["lm"])
 
     def _asking_writer(self) -> Any:
-        """Inside the ``with`` block, make the writer the LM of the DSPy settings, if there is a writer."""
+        """If there is a writer, make it the LM in the DSPy settings inside the ``with`` block."""
         if self.writer_lm is None:
             return nullcontext()
-        # An optimizer that samples several answers of an LM samples as many of the writer.
+        # An optimizer that samples several answers from the LM must sample as many from the writer.
         drawn_alike = getattr(dspy.settings.lm, "drawn_alike", None)
         return dspy.context(lm=self.writer_lm if drawn_alike is None else drawn_alike(self.writer_lm))
 
@@ -428,7 +428,7 @@ class Technique(Threaded):
         return bool(self.knobs.get("gate", "off") != "off")
 
     def _set_up_selection(self) -> None:
-        """Have the predictor that selects only if it is asked, so that no optimizer tunes one that is not."""
+        """Keep the selection predictor only if ``select`` is on, so that an optimizer never tunes an unused one."""
         wanted: Any = SELECTORS[self.knobs["select_by"]] if self.knobs.get("select", False) else None
         there = getattr(self, "select_passages", None)
         if wanted is not None and (there is None or [*there.signature.fields] != [*wanted.fields]):
@@ -437,17 +437,17 @@ class Technique(Threaded):
             del self.select_passages
 
     def named_parameters(self) -> list[tuple[str, Any]]:
-        """Return the predictors and the knobs by name; the predictor that selects is last, as its call is."""
+        """Return the predictors and knobs by name; the selection predictor comes last because it is called last."""
         return sorted(super().named_parameters(), key=lambda named: named[0] == "select_passages")
 
     def load_state(self, state: Any, **options: Any) -> None:
-        """Load the state that ``dump_state`` returned."""
-        for one in (self.deepcopy(), self):  # a state that cannot be loaded fails in the copy and changes nothing
+        """Load a state that ``dump_state`` returned."""
+        for one in (self.deepcopy(), self):  # an invalid state fails on the copy and leaves this program unchanged
             one.take_knobs(state["knobs"])
             dspy.Module.load_state(one, state, **options)
 
     def take_knobs(self, state: Mapping[str, Any]) -> None:
-        """Set the values of all knobs, and make the predictors that they need.
+        """Set the values of all knobs, and create the predictors that they need.
 
         Raises:
             TechniqueError: A knob is unknown, or a value is not allowed.
@@ -456,7 +456,7 @@ class Technique(Threaded):
         self._set_up_selection()
 
     def _check_values(self) -> None:
-        """Raise if the values of the knobs do not fit the retriever or the predictors."""
+        """Raise if the knob values do not fit the retriever or the predictors."""
         if self.knobs.get("select", False) and not hasattr(self, "select_passages"):
             raise TechniqueError(
                 f"{self.NAME} was made with select=False, and its knobs were changed later; make it with select=True, "
@@ -472,7 +472,7 @@ class Technique(Threaded):
 
 @functools.cache
 def _written_demos() -> dict[str, list[dict[str, Any]]]:
-    """Our demonstrations by predictor."""
+    """Return our demonstrations, keyed by predictor name."""
     file = Path(__file__).with_name("demonstrations.json")
     data: dict[str, list[dict[str, Any]]] = json.loads(file.read_text(encoding="utf-8"))
     data["write_next_sentence"] = [
@@ -489,7 +489,7 @@ def _written_demos() -> dict[str, list[dict[str, Any]]]:
 
 
 def _shared_steps(forward: Callable[..., Any]) -> Callable[..., dspy.Prediction]:
-    """Wrap a technique's ``forward`` in the shared steps, but not the ``super().forward()`` that it calls."""
+    """Wrap a technique's ``forward`` in the shared steps, but not a ``super().forward()`` that it calls."""
 
     @functools.wraps(forward)
     def answered(
@@ -504,7 +504,7 @@ def _shared_steps(forward: Callable[..., Any]) -> Callable[..., dspy.Prediction]
 
 
 def _own_default(own: Knob | None, shared: Knob) -> Knob:
-    """Return a shared knob, with the default that a technique declares for it."""
+    """Return the technique's version of a shared knob if it declares one, else the shared knob."""
     return own if own is not None and own.help == shared.help else shared
 
 
@@ -537,13 +537,14 @@ def _check_reranker(reranker: Any) -> None:
 def search_sum(
     technique: Technique, queries: Sequence[Query], weights: Sequence[float], *, name: str
 ) -> list[list[Hit]]:
-    """Search with the weighted sum of the unit vectors of queries, and return one list of hits.
+    """Search with the weighted sum of the queries' unit vectors, and return one list of hits.
 
     Args:
-        technique: The technique that searches, to its ``depth``.
-        queries: One query or more. The original question is embedded as a query, other texts are embedded as passages.
+        technique: The technique that searches; its ``depth`` sets the number of hits.
+        queries: One or more queries. The original question is embedded as a query; other texts are embedded as
+            passages.
         weights: The weight of each query, in the order of ``queries``.
-        name: The name of the vector in a trace.
+        name: The vector's name in a trace.
     """
     retriever = technique.searched
     embed_documents = getattr(retriever, "embed_documents", retriever.embed)
@@ -566,9 +567,9 @@ def record_search(
 
     Args:
         texts: The names of the searches in a trace.
-        lists: The hits of each search.
+        lists: The hits from each search.
         given: The inputs of the search.
-        name: The kind of thing that was searched. Default: passages.
+        name: What was searched. Default: passages.
     """
     pairs = list(zip(texts, lists, strict=True))
     found = {text: [hit.passage.id for hit in hits] for text, hits in pairs}
@@ -576,14 +577,14 @@ def record_search(
 
 
 def checked_options(question: Any, options: Any) -> list[str]:
-    """Return the options without space around them; an empty list if there are none.
+    """Return the options without leading and trailing white space; an empty list if there are none.
 
     Args:
-        question: The question, which is checked too.
-        options: A sequence of texts, or None.
+        question: The question, which is also checked.
+        options: A sequence of strings, or None.
 
     Raises:
-        TechniqueError: The question is blank, or the options are not two or more distinct texts.
+        TechniqueError: The question is blank, or the options are not two or more distinct strings.
     """
     if not isinstance(question, str) or not question.strip():
         raise TechniqueError(f"a question must be a text that is not empty, but got {question!r}")

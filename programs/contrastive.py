@@ -1,10 +1,11 @@
 """Contrastive Hypothesis Retrieval: search for the likely answer, and away from its most plausible rival.
 
-Kim et al. 2026, arXiv 2604.04593. One LM call writes a hypothesis for the likely answer and one for the rival; a
-passage scores the cosine with the first less ``rival_weight`` times the cosine with the second. For vectors of length
-1, the difference of the two vectors gives the same order, so one exact search of the collection is enough.
-Where we differ: the default of ``rival_weight`` is ours; options are shown if there are any, and are not required. The
-hypotheses are hidden from the reader.
+Kim et al. 2026, arXiv 2604.04593. One LM call writes a hypothesis for the likely answer and one for the rival. A
+passage's score is its cosine with the first hypothesis minus ``rival_weight`` times its cosine with the second. For
+unit vectors, searching with the difference of the two vectors gives the same order, so one exact search of the
+collection is enough. The hypotheses are hidden from the reader.
+
+Where we differ: the default of ``rival_weight`` is ours, and options are shown if there are any but are not required.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ class QuestionToContrastingHypotheses(dspy.Signature):
 
 
 class ContrastiveHypotheses(Technique):
-    """Searches with the vector of the likely answer minus the vector of its rival; needs a dense retriever.
+    """Searches with the vector of the likely answer minus the weighted vector of its rival; needs a dense retriever.
 
-    If the rival cannot be read, only the likely answer is searched (fallback ``rival``); if the likely answer cannot
-    be read, the question is searched (fallback ``hypotheses``).
+    If the rival cannot be read, the likely answer is the only query (fallback ``rival``). If the likely answer cannot
+    be read, the question is the only query (fallback ``hypotheses``).
     """
 
     NAME = "chr"

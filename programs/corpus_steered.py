@@ -1,10 +1,13 @@
-"""Corpus-steered expansion: search first, then write an answer in the words of the collection, and search again.
+"""Corpus-steered expansion: search first, then write an answer in the collection's own words, and search again.
 
-After ThinkQE (Lei et al. 2025, arXiv 2506.09260): the technique searches the question, the LM reads the first passages,
-which may be wrong, and writes an expansion; the technique then searches question and expansion together. Each further
-round shows passages that no earlier round showed. Where we differ: one round by default instead of three; a prompt for
-an LM that need not think at length; on BM25 the question is repeated five times before the expansions, as in Query2Doc,
-instead of a number of times that grows with their length. The expansions are hidden from the reader.
+After ThinkQE (Lei et al. 2025, arXiv 2506.09260). The technique first searches for the question. The LM then reads the
+top passages, which may be wrong, and writes an expansion, and the technique searches for the question and the expansion
+together. Each further round shows the LM only passages that no earlier round showed. The expansions are hidden from the
+reader.
+
+Where we differ: there is one round by default instead of three; the prompt suits an LM that does not think at length;
+and on BM25 the question is repeated five times before the expansions, as in Query2Doc, instead of a number of times
+that grows with their length.
 """
 
 from __future__ import annotations
@@ -37,9 +40,9 @@ class PassagesToExpansion(dspy.Signature):
 
 
 class CorpusSteeredExpansion(Technique):
-    """Searches the question, then question and expansion together once per round; the last search counts.
+    """Searches for the question, then for question and expansion together in each round; only the last search counts.
 
-    If an expansion cannot be read, the rounds end (fallback ``expansion:2`` in the second).
+    If an expansion cannot be read, the rounds end (fallback ``expansion:2`` in the second round).
     """
 
     NAME = "corpus_steered"

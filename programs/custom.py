@@ -1,4 +1,4 @@
-"""A custom program as a technique: a ``dspy.Module`` or a function that returns passages or an answer."""
+"""Use a custom program as a technique: a ``dspy.Module`` or a function that returns passages or an answer."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ RESULTS = (
 
 
 class CustomProgram(Technique):
-    """Asks a custom program for passages, an answer, or both.
+    """Runs a custom program to get passages, an answer, or both.
 
-    ``technique_from`` makes the subclass for a program. If the program returns no answer, the reader answers from its
-    first ``max_passages`` passages. A prediction may call its passages ``context``, as DSPy's tutorials do.
+    ``technique_from`` creates the subclass for a program. If the program returns no answer, the reader answers from the
+    program's first ``max_passages`` passages. A prediction may call its passages ``context``, as in DSPy's tutorials.
     """
 
     TITLE = "Custom program"
@@ -34,7 +34,7 @@ class CustomProgram(Technique):
     KNOBS = (MAX_PASSAGES,)
     PROGRAM: ClassVar[Any]
     INPUTS: ClassVar[tuple[str, ...]]
-    """The inputs that the program takes, of ``question``, ``options``, and ``history``."""
+    """The inputs that the program takes: ``question`` and, optionally, ``options`` and ``history``."""
 
     def __init__(self, retriever: Any = None, **knobs: Any) -> None:
         super().__init__(retriever, **knobs)
@@ -45,7 +45,7 @@ class CustomProgram(Technique):
         return super().__deepcopy__(memo)
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Ask the program."""
+        """Run the program."""
         given = {"question": question, "options": options, "history": history}
         answer, items = self._read(self.program(**{name: given[name] for name in self.INPUTS}))
 
@@ -71,15 +71,15 @@ class CustomProgram(Technique):
 
 
 def technique_from(program: Any, name: str | None = None) -> type[Technique]:
-    """Return a technique that asks a custom program; a technique's class is returned unchanged.
+    """Return a technique that runs a custom program; return a ``Technique`` class unchanged.
 
     Args:
-        program: A ``dspy.Module`` or a function that takes ``question``, and perhaps ``options`` and ``history``. Or a
-            class or a function without arguments, which makes such a program.
-        name: The name of the technique. Default: the program's own name.
+        program: A ``dspy.Module`` or a function that takes ``question`` and, optionally, ``options`` and ``history``.
+            Or a class or function that creates such a program when called without arguments.
+        name: The name of the technique. Default: the program's name.
 
     Raises:
-        TechniqueError: It cannot be called so.
+        TechniqueError: The program cannot be created or called in this way.
     """
     if isinstance(program, type) and issubclass(program, Technique):
         return program
@@ -100,7 +100,7 @@ def technique_from(program: Any, name: str | None = None) -> type[Technique]:
 
 
 def _inputs(program: Any, name: str) -> tuple[str, ...]:
-    """Return the inputs that a program takes; a module with ``**kwargs`` takes the inputs of its signatures."""
+    """Return the inputs that a program takes; a module with ``**kwargs`` takes the inputs in its signatures."""
     if not callable(program):
         raise TechniqueError(f"{name} makes {program!r:.80}, which is neither a dspy.Module nor a function")
     is_module = isinstance(program, dspy.Module)

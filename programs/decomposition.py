@@ -1,14 +1,15 @@
-"""Decomposition, least-to-most (Zhou et al., arXiv 2205.10625), for search.
+"""Least-to-most decomposition (Zhou et al., arXiv 2205.10625), applied to search.
 
-The LM lists simpler questions from easy to hard. Each is searched, and answered from its passages and the earlier
-answers. The question itself comes last: the reader answers it from the passages of all searches and, unless
-``reader_sees_answers`` is off, from the sub-answers.
+The LM lists simpler questions, easiest first. The technique searches for each one, and the LM answers it from the
+passages found and the earlier answers. The question itself comes last: the reader answers it from the passages of all
+searches and, unless ``reader_sees_answers`` is off, from the sub-answers.
 
-Where we differ: the paper solves problems without a search. The usual RAG form answers the last sub-question and never
-the question; here the question is searched and read as the last step, as in the paper. An answer also joins the text of
-the next search, because "When was that person born?" alone finds nothing (``query_with_answer``). The question is
-searched unchanged, so that one list is free of LM text. Answers that no step would read are not requested.
-``mode=individual`` is the form without recursion: one search, and all answers in parallel.
+Where we differ: the paper solves problems without search. The usual RAG version answers only the last sub-question and
+never the question itself; here, the last step is to search for the question and answer it, as in the paper. The next
+query also includes the previous sub-answer, because "When was that person born?" alone finds nothing
+(``query_with_answer``). The question is used as a query unchanged, so that one list does not depend on LM text. Answers
+that no step would read are not requested. ``mode=individual`` is the non-recursive version: one search, and all answers
+in parallel.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from querywright.programs.steps import Predict, parallel
 from querywright.retrieval.types import Hit, Query
 
 Walk = tuple[list[Query], list[list[Hit]], list[str]]
-"""Queries, their hits, and the answers to the first queries; an answer that could not be read is empty."""
+"""The queries, their hits, and answers to the first of them; an answer that could not be read is an empty string."""
 
 
 class QuestionToSubQuestions(dspy.Signature):
@@ -56,7 +57,7 @@ class Decomposition(Technique):
     """Searches for the answers to simpler questions, then for the question itself.
 
     If no sub-question can be read, the question is the only query (fallback ``sub_questions``). A sub-answer that
-    cannot be read is left out (fallback ``sub_answer:2`` for the second).
+    cannot be read is omitted (fallback ``sub_answer:2`` for the second).
     """
 
     NAME = "decomposition"
@@ -96,12 +97,12 @@ class Decomposition(Technique):
         self.answer_sub_question = Predict(SubQuestionToAnswer)
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Write sub-questions, search and answer them, and search the question itself last."""
+        """Write sub-questions, search for and answer each of them, and finally search for the question itself."""
         subs = self._sub_questions(question, history)
         if not subs:
             return self.retrieve([Query(question)], ["sub_questions"])
         answer = partial(self._answer_sub_question, history=history)
-        # Whether a step needs earlier answers.
+        # Whether any step reads the earlier answers.
         read = self.knobs["reader_sees_answers"] or self.knobs["query_with_answer"]
         walk = self._in_turn if read and self.knobs["mode"] == "recursive" else self._side_by_side
         queries, lists, answers = walk(question, subs, answer)
@@ -111,7 +112,7 @@ class Decomposition(Technique):
         return dspy.Prediction(passages=passages, queries=queries, fallbacks=fallbacks, findings=findings)
 
     def _sub_questions(self, question: str, history: History) -> list[str]:
-        """Write sub-questions, without copies of the question or its beginning, which small LMs write."""
+        """Write sub-questions, and drop copies of the question or its beginning, which small LMs tend to write."""
         knob = "n_sub_questions"
         desc = "up to {} simpler questions, easiest first" if self.written(knob) > 1 else "one simpler question"
         texts = self.write_texts(
@@ -141,7 +142,7 @@ class Decomposition(Technique):
         return queries, lists, parallel([partial(answer, *one) for one in zip(subs, lists, strict=False)])
 
     def _query_text(self, sub_question: str, known: Sequence[Finding]) -> str:
-        """Return the sub-question, with the last answer unless it already contains it."""
+        """Return the sub-question, with the last answer appended unless the sub-question already contains it."""
         answer = known[-1].answer if known and self.knobs["query_with_answer"] else ""
         return sub_question if answer.casefold() in sub_question.casefold() else f"{sub_question} {answer}"
 
@@ -159,5 +160,5 @@ class Decomposition(Technique):
 
 
 def _pairs(subs: Sequence[str], answers: Sequence[str]) -> list[Finding]:
-    """Return the sub-questions with answers that could be read."""
+    """Return each sub-question that has a readable answer, with that answer."""
     return [Finding(sub, answer) for sub, answer in zip(subs, answers, strict=False) if answer]

@@ -1,7 +1,7 @@
-"""Several programs of one technique, run in parallel, as one program that is saved like any other.
+"""Combine several programs with the same technique into one program, which runs them in parallel and can be saved.
 
-DSPy's ``Ensemble`` makes a class inside a function, which cannot be saved, and leaves the fusion of passages to the
-caller.
+DSPy's ``Ensemble`` defines its class inside a function, so it cannot be saved, and it leaves the fusion of passages to
+the caller.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ MOST_MEMBERS = 20
 class Ensemble(RAG):
     """Programs that differ in their prompts.
 
-    Reciprocal rank fusion joins their lists of passages, cut to ``max_passages``. Each member reads its own passages.
-    The answer is the one that most members give; in a tie, the first such answer. ``technique`` and ``reader``
-    belong to the first member.
+    Reciprocal rank fusion merges the members' passage lists into one list of at most ``max_passages``. Each member
+    answers from its own passages. The ensemble's answer is the most frequent one; in a tie, the one that comes first.
+    ``technique`` and ``reader`` are the first member's.
 
     Args:
-        members: Two or more programs of one technique with one reader.
+        members: Two or more programs that share the same technique and reader.
 
     Raises:
         TechniqueError: There are too few or too many members, their techniques or readers differ, or one is an
@@ -55,8 +55,8 @@ class Ensemble(RAG):
         self.members = list(members)
 
     def answer(self, **given: Any) -> dspy.Prediction:
-        """Run the members in parallel, fuse their passages, and choose the answer of the majority."""
-        with telling(None):  # the passages and the answer of one member are not yet those of the ensemble
+        """Run the members in parallel, fuse their passages, and choose the most frequent answer."""
+        with telling(None):  # one member's passages and answer are not the ensemble's result
             asks: list[Any] = [partial(member.__call__, **given) for member in self.members]
             made = parallel(asks)
         lists = [[Hit(passage, 1 / rank, rank) for rank, passage in enumerate(one.passages, 1)] for one in made]
@@ -73,7 +73,7 @@ class Ensemble(RAG):
 
 
 def _majority(answers: Sequence[Any]) -> int:
-    """Return the place of the member whose answer most members gave."""
+    """Return the index of the first member that gave the most frequent answer."""
     plain = [None if answer is None else tuple(words(str(answer))) for answer in answers]
     counts = Counter(plain)
     return max(range(len(plain)), key=lambda place: (counts[plain[place]], -place))

@@ -1,8 +1,8 @@
-"""Filter: one deeper search with the question; an LM keeps or drops each passage.
+"""Filter: run one deep search with the question, then let an LM keep or drop each passage.
 
-A baseline for HCQR (arXiv 2603.19008), which reports that filtering one search loses to several good searches, but does
-not give its pool and its rule. Here 15 passages are judged one at a time, in parallel. Those that are kept stay in the
-order of the search; if none survives, the first is kept (``empty_ok`` for none).
+A baseline for HCQR (arXiv 2603.19008). That paper reports that filtering the results of one search does worse than
+several good searches, but does not state its pool size or its rule. Here, 15 passages are judged in parallel, one per
+call. The passages that are kept stay in search order. If none survives, the first is kept (with ``empty_ok``, none).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class PassageToRelevance(dspy.Signature):
 
 
 class Filter(Technique):
-    """Searches with the question and drops the passages that are irrelevant to it.
+    """Searches with the question and drops irrelevant passages.
 
-    A passage whose judgment cannot be read is kept (fallback ``keep:3`` for the third passage, and so on).
+    If the judgment of a passage cannot be read, the passage is kept (fallback ``keep:3`` for the third passage).
     """
 
     NAME = "filter"
@@ -54,7 +54,7 @@ class Filter(Technique):
         self.judge_passage = Predict(PassageToRelevance)
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Search the question and keep the passages of the pool that survive."""
+        """Search for the question, and keep the passages that are judged relevant."""
         pool = [hit.passage for hit in fuse("union", self.search([question]))]
         judge: Any = partial(self.judge_passage, question=question, history=history)
         judged = parallel([partial(judge, passage=show_passages([passage])) for passage in pool])

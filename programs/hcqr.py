@@ -1,18 +1,20 @@
 """Hypothesis-Conditioned Query Rewriting (HCQR, arXiv 2603.19008).
 
-Weigh the options, commit to a provisional guess, and search three times: for what supports the guess, for what
-separates it from its rivals, and for what verifies the clues of the question. The reader sees only the passages.
+The LM weighs the options and commits to a provisional guess. The technique then runs three searches: for evidence that
+supports the guess, for evidence that separates it from its rivals, and for evidence that verifies the clues in the
+question. The reader sees only the passages.
 
 Where we differ from the paper's sketch: the rewriter sees the options by default, because the second query must name
-the rivals (``rewriter_sees_options``); lists are interleaved, so that a small budget does not drop the third query
-(``fusion=union`` is the paper's order); the question itself may join the queries (``search_question``). The paper's
-hypothesis reasons option by option before it is written down: ``deliberate`` asks for that as a separate field, which
-stays with the hypothesis; it is off because small LMs lose the thread. ``form=published`` is the paper's form in these
-three points, whatever the three knobs say; the paper shows 15 passages (``max_passages=15``).
+the rivals (``rewriter_sees_options``). Lists are interleaved, so that a small budget does not drop the third query
+(``fusion=union`` is the paper's order). The question itself can be an additional query (``search_question``). In the
+paper, the LM reasons about one option after another before it writes the hypothesis; ``deliberate`` requests this
+reasoning as a separate field, which the query writer does not see. It is off by default because small LMs lose the
+thread. ``form=published`` follows the paper in the points that ``deliberate``, ``rewriter_sees_options``, and
+``fusion`` control, and overrides these three knobs; the paper shows 15 passages (``max_passages=15``).
 
-The paper needs options. For a question without options, the call that forms the hypothesis first proposes two to four
-candidate answers, and the technique continues with them as options. This form is ours, and results that use it are not
-results of the paper's HCQR.
+The paper requires options. For a question without options, the call that forms the hypothesis first proposes two to
+four candidate answers, which the technique then uses as options. This extension is ours, so results that use it are not
+results for the paper's HCQR.
 """
 
 from __future__ import annotations
@@ -34,9 +36,9 @@ from querywright.retrieval.types import Query
 
 ROLES = ("support", "distinguish", "verify")
 MOST_CANDIDATES = 4
-"""Candidate answers that the LM proposes at most if a question has no options."""
+"""Maximum number of candidate answers that the LM proposes if a question has no options."""
 PUBLISHED = {"deliberate": True, "rewriter_sees_options": False, "fusion": "union"}
-"""Knobs of the paper's form."""
+"""The knob values that match the paper."""
 _OURS: dict[str, tuple[Value, ...]] = {"form": ("ours",)}
 
 
@@ -70,11 +72,11 @@ class HypothesisToQueries(dspy.Signature):
 
 
 class HCQR(Technique):
-    """Searches for evidence that supports, distinguishes and verifies a provisional answer.
+    """Searches for evidence that supports, distinguishes, and verifies a provisional answer.
 
-    If no hypothesis can be read, the question is the only query (fallback ``hypothesis``). A query that cannot be read
-    is built from the hypothesis (fallback ``query:support`` and so on). If a question has no options and no candidate
-    answer can be read, the guess is the only candidate (fallback ``candidates``).
+    If no hypothesis can be read, the question is the only query (fallback ``hypothesis``). If a query cannot be read,
+    it is built from the hypothesis instead (fallback ``query:support`` and so on). If a question has no options and no
+    candidate answer can be read, the guess is the only candidate (fallback ``candidates``).
     """
 
     NAME = "hcqr"
@@ -114,16 +116,16 @@ class HCQR(Technique):
         self.write_queries = Predict(HypothesisToQueries)
 
     def setting(self, name: str) -> Any:
-        """Return the value of a knob; in the published form, the paper's value if the form decides it."""
+        """Return the value of a knob; with ``form=published``, return the paper's value if ``PUBLISHED`` has one."""
         return PUBLISHED.get(name, self.knobs[name]) if self.knobs["form"] == "published" else self.knobs[name]
 
     @property
     def fusion_rule(self) -> str:
-        """How lists become one."""
+        """The rule for fusing lists."""
         return str(self.setting("fusion"))
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Form a hypothesis, write queries from it, and search them."""
+        """Form a hypothesis, write queries from it, and search with them."""
         options, fallbacks = list(options or ()), list[str]()
         signature = tuned_signature(self.form_hypothesis, "best_guess", choices=options)
         if self.setting("deliberate"):
@@ -154,9 +156,9 @@ class HCQR(Technique):
 
 @lru_cache(maxsize=256)
 def _weighing(signature: Any, count: int) -> Any:
-    """Return the signature of a hypothesis that first weighs the options; the query writer does not see the weighing.
+    """Return the hypothesis signature with a first field that weighs the options; the query writer does not see it.
 
-    A ``count`` of 0 is for candidates that the LM has yet to propose.
+    A ``count`` of 0 means that the LM has yet to propose the candidates.
     """
     desc = "each option in turn: what speaks for it and what against it, in one short sentence"
     asked = signature.prepend("weighing", dspy.OutputField(desc=desc), list[str])
@@ -166,7 +168,7 @@ def _weighing(signature: Any, count: int) -> Any:
 
 @lru_cache(maxsize=256)
 def _proposing(signature: Any) -> Any:
-    """Return the signature of a hypothesis for a question without options: the LM proposes them first."""
+    """Return the hypothesis signature for a question without options: the LM first proposes candidates."""
     line = (
         "The question has no options. First propose two to four different answers that may be right; they are the "
         "options."
@@ -177,7 +179,7 @@ def _proposing(signature: Any) -> Any:
 
 
 def _template(role: str, question: str, shown: Sequence[str], hypothesis: Mapping[str, Any]) -> str:
-    """Return the query for a role if the LM wrote none; it names only options that the writer saw."""
+    """Return the query for a role if the LM wrote none; it names only options that the query writer saw."""
     guess, features = hypothesis["best_guess"], " ".join(hypothesis["discriminating_features"])
     rivals = [option for option in shown if option != guess]
     if role == "support":

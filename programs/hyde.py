@@ -1,9 +1,10 @@
 """HyDE: write passages that would answer the question, and search with the mean of their vectors.
 
 Gao et al. 2022, arXiv 2212.10496. As in the authors' code, eight documents are sampled at temperature 0.7 and embedded
-like the passages, and the mean includes the vector of the question, embedded as a query. Where we differ: the vectors
-have length 1 before they are averaged, because the search is by cosine (the paper's encoder was made for inner
-products). The documents are hidden from the reader.
+as passages, and the mean includes the question's vector, embedded as a query. The documents are hidden from the reader.
+
+Where we differ: the vectors are normalized before they are averaged, because the search uses cosine similarity (the
+paper's encoder was made for inner products).
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ class QuestionToHypotheticalDocument(dspy.Signature):
 class HyDE(Technique):
     """Searches with the mean vector of hypothetical documents; needs a dense retriever.
 
-    A document that cannot be read is left out (fallback ``document:3`` and so on); if none can be read, the question is
-    the only query.
+    A document that cannot be read is omitted (fallback ``document:3`` for the third). If none can be read, the question
+    is the only query.
     """
 
     NAME = "hyde"
@@ -57,7 +58,7 @@ class HyDE(Technique):
         """Write documents in parallel and search with the mean of their vectors."""
         write: Any = partial(self.write_document, question=question, history=history)
         seeded = "seed" in getattr(self.lm_of(self.write_document), "supported_params", ())
-        draw = "seed" if seeded else "rollout_id"  # other samples per document, the same in the next run
+        draw = "seed" if seeded else "rollout_id"  # a different sample per document, repeated in the next run
         configs = [{"temperature": self.knobs["temperature"], draw: n} for n in range(self.knobs["n_documents"])]
         made = parallel([partial(write, config=config) for config in configs])
         documents = [written_in(one, "passage") for one in made]

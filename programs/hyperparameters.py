@@ -1,4 +1,4 @@
-"""The knobs of a technique: numbers and choices, declared once and saved by DSPy with the prompts."""
+"""The knobs of a technique: numbers and choices that are declared once and that DSPy saves with the prompts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Value = int | float | str | bool
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """One number or choice.
+    """A numeric parameter or a choice.
 
     Args:
         name: Its name in Python, on the command line, and in artifacts.
@@ -24,11 +24,11 @@ class Knob:
         help: One line that says what it does, with its unit.
         low: Smallest value of a number.
         high: Largest value of a number.
-        choices: The values of a choice. A bool needs none.
-        when: ``{other: values}``: the knob has an effect only if each knob ``other``, declared before it, has one of
-            ``values``.
-        search: Whether a study searches it without being told to. A budget, such as the number of passages that the
-            reader sees, is not: a larger budget finds at least as much, and costs more. Default True.
+        choices: The allowed values of a choice; not needed for a bool.
+        when: ``{other: values}``: the knob has an effect only if each knob ``other`` has one of its ``values``. Each
+            ``other`` must be declared before this knob.
+        search: Whether a study searches it by default. A budget, such as the number of passages that the reader sees,
+            is not searched, because a larger budget finds at least as much but costs more. Default True.
     """
 
     name: str
@@ -51,21 +51,21 @@ class Knob:
 
     @property
     def range(self) -> str:
-        """The allowed values in words."""
+        """The allowed values as text."""
         if self._is_number:
             return f"{self.low:g} to {self.high:g}"
         choices = ("true", "false") if isinstance(self.default, bool) else self.choices
         return " | ".join(str(choice) for choice in choices) or "no value"
 
     def check(self, value: Any) -> Value:
-        """Return the value in the knob's type.
+        """Return the value, converted to the knob's type.
 
         Raises:
-            TechniqueError: The value has another type or is out of range.
+            TechniqueError: The value has the wrong type or is not allowed.
         """
         whole = self._is_number and isinstance(self.default, int)
         if self._is_number:
-            low, high = self.low or 0, self.high or 0  # a number has both
+            low, high = self.low or 0, self.high or 0  # a numeric knob always has both
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
             if number and low <= value <= high and (not whole or value == int(value)):
                 return int(value) if whole else float(value)
@@ -77,14 +77,14 @@ class Knob:
         raise TechniqueError(f"{self.name} must be {rule}, but got {value!r}")
 
     def parse(self, text: str) -> Value:
-        """Return the value of a text such as ``5``, ``rrf`` or ``true``.
+        """Parse a string such as ``5``, ``rrf``, or ``true`` as a value of the knob.
 
         Raises:
-            TechniqueError: The text is not a value of the knob.
+            TechniqueError: The string is not an allowed value.
         """
         text = text.strip()
         value: Value = {"true": True, "false": False}.get(text.lower(), text)
-        for kind in (float, int):  # so that a message shows 500 for 500
+        for kind in (float, int):  # int comes last, so that a message shows 500 and not 500.0
             with contextlib.suppress(ValueError):
                 value = kind(text)
         return self.check(value)
@@ -95,12 +95,12 @@ class Knob:
 
 
 class Knobs(Parameter, Mapping[str, Any]):
-    """The knobs of one program and their values, read as ``knobs["top_k"]``.
+    """The knobs of one program and their values, which are read as ``knobs["top_k"]``.
 
-    It is a DSPy parameter: ``save``, ``load``, ``deepcopy``, and optimizers keep it with the prompts.
+    This class is a DSPy parameter: ``save``, ``load``, ``deepcopy``, and optimizers keep it together with the prompts.
 
     Args:
-        declared: The technique's knobs, in their order in tables.
+        declared: The technique's knobs, in the order in which tables show them.
         values: Values that differ from the defaults.
 
     Raises:
@@ -136,7 +136,7 @@ class Knobs(Parameter, Mapping[str, Any]):
         raise TechniqueError(unknown("knob", name, self._values))
 
     def update(self, values: Mapping[str, Any]) -> None:
-        """Set values, after checking all of them.
+        """Check all values, then set them.
 
         Raises:
             TechniqueError: A name is unknown or a value is not allowed.
@@ -148,10 +148,10 @@ class Knobs(Parameter, Mapping[str, Any]):
         return dict(self._values)
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Load the values that ``dump_state`` returned.
+        """Load values that ``dump_state`` returned.
 
-        A missing knob gets its default: the program was saved before the knob existed, and the default of a new knob
-        changes nothing.
+        A missing knob gets its default value: the program was saved before the knob existed, and the default of a new
+        knob never changes an existing program.
 
         Raises:
             TechniqueError: A knob is unknown, or a value is not allowed.
@@ -159,4 +159,4 @@ class Knobs(Parameter, Mapping[str, Any]):
         self.update({**{knob.name: knob.default for knob in self.declared}, **state})
 
     def reset(self) -> None:
-        """Do nothing: an optimizer that resets the prompts of a program keeps its knobs."""
+        """Do nothing: an optimizer that resets a program's prompts must keep its knobs."""

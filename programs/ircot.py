@@ -1,17 +1,18 @@
 """IRCoT: retrieval interleaved with chain-of-thought (Trivedi et al., arXiv 2212.10509).
 
-Search with the question; write one sentence of reasoning from the passages so far, search with it, and continue until
-the sentence gives the answer. The reader starts from the collected passages and never sees the reasoning.
+The technique searches with the question. The LM then writes one sentence of reasoning from the passages so far, the
+technique searches with that sentence, and so on until a sentence gives the answer. The reader answers from the
+collected passages and never sees the reasoning.
 
-Where we differ: no demonstrations by default (``demos=15`` shows fifteen of ours, as many as the paper); rules split
-sentences, not spaCy; the loop also ends if a sentence repeats an earlier one or no more passages may be collected;
-questions lose no words before they are searched. 8 steps at most, as in the paper (10 in its code); K is 4 of the
-paper's 2, 4, 6 and 8.
+Where we differ: there are no demonstrations by default (``demos=15`` shows fifteen of ours, as many as the paper);
+rules, not spaCy, split sentences; the loop also ends if a sentence repeats an earlier one or the limit of collected
+passages is reached; and no words are removed from a question before the search. There are at most 8 steps, as in
+the paper (10 in its code). K is 4; the paper tries 2, 4, 6, and 8.
 
-An LM that knows the answer ends in its first sentence, after one search of 4 passages, although 15 are allowed. Two
-knobs of ours change this: ``min_steps`` asks for further facts first, and ``fill`` fills the budget with further hits
-of the same searches. For another language, subclass ``IRCoT`` and replace the patterns ``STOP``, ``CONCLUDES``, and
-``CALCULATES``.
+An LM that already knows the answer stops at its first sentence, after one search for 4 passages, although 15 are
+allowed. Two knobs of ours change this: ``min_steps`` asks for further facts first, and ``fill`` fills the budget with
+further hits from the same searches. For a language other than English, subclass ``IRCoT`` and replace the patterns
+``STOP``, ``CONCLUDES``, and ``CALCULATES``.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from querywright.retrieval.types import Hit, Query
 
 _TOO_EARLY = "It is too early for the answer: write another fact."
 _PARAGRAPH_WORDS = 350
-"""Words of a passage that the reasoning sees; the reader sees the whole passage."""
+"""Maximum number of words per passage in the reasoning prompt; the reader sees the whole passage."""
 _CLOSING = "\"'\u2019\u201d\u00bb)\\]\u300d\u300f\uff09"
 _SENTENCE_END = re.compile(rf"[.!?]+[{_CLOSING}]*(?=\s|$)|[\u3002\uff01\uff1f\uff61](?![{_CLOSING}])")
 _LETTER = re.compile(r"[^\W\d_]")
@@ -45,7 +46,7 @@ _ABBREVIATED = re.compile(
     r"gov|sen|rep|vs|cf|al|ca|approx|no|nos|vol|fig|pp|jan|feb|aug|sept?|oct|nov|dec)$",
     re.IGNORECASE,
 )
-"""An ordinal at the beginning, an initial, or a word whose period seldom ends a sentence."""
+"""An ordinal at the beginning, an initial, or an abbreviation whose period seldom ends a sentence."""
 
 
 class PassagesToNextSentence(dspy.Signature):
@@ -54,7 +55,7 @@ class PassagesToNextSentence(dspy.Signature):
     When the facts are enough, write "So the answer is" and the answer.
     """
 
-    # Passages come first because they only grow at their end, so that a prefix cache serves the next step.
+    # Passages come first: new ones are only appended, so the next step can reuse the prefix cache.
     passages: str = dspy.InputField()
     question: str = dspy.InputField()
     sentences_so_far: list[str] = dspy.InputField()
@@ -64,18 +65,19 @@ class PassagesToNextSentence(dspy.Signature):
 class IRCoT(Technique):
     """Searches with the question, then with each sentence of the reasoning, and collects the passages.
 
-    A sentence that cannot be read, or is empty, ends the loop (fallback ``sentence:2`` for the second). Passages
-    are in the order in which they were collected; if the reader is given fewer, the searches take turns.
+    A sentence that is empty or cannot be read ends the loop (fallback ``sentence:2`` for the second). Passages are in
+    the order in which they were collected. If the reader gets fewer passages than were collected, the lists of the
+    searches are interleaved.
     """
 
     STOP: ClassVar[re.Pattern[str]] = re.compile(r"\banswer is\b", re.IGNORECASE)
-    """Is in the sentence that ends the reasoning."""
+    """Matches a sentence that ends the reasoning."""
     CONCLUDES: ClassVar[re.Pattern[str]] = re.compile(r"(?:thus|so|therefore|hence)\b", re.IGNORECASE)
-    """Begins a sentence that concludes and states no fact; it is never searched."""
+    """Matches the start of a sentence that draws a conclusion and states no fact; it is never used as a query."""
     CALCULATES: ClassVar[re.Pattern[str]] = re.compile(
         r"\d[\d.,]*\s*[-+*/x\u00d7\u00f7\u2212]\s*\d[\d.,]*\s*(?:=|equals\b)"
     )
-    """Is in a sentence that calculates; it is never searched."""
+    """Matches a sentence that contains a calculation; it is never used as a query."""
 
     NAME = "ircot"
     TITLE = "Interleaved retrieval and chain-of-thought"
@@ -98,7 +100,7 @@ class IRCoT(Technique):
         self.write_next_sentence = Predict(PassagesToNextSentence)
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Search, reason, search with the last sentence that states a fact, and so on."""
+        """Search, write a sentence, search with the latest sentence that states a fact, and repeat."""
         queries = [Query(question)]
         lists = self.search([question])
         sentences: list[str] = []
@@ -127,7 +129,7 @@ class IRCoT(Technique):
                 queries.append(Query(text, "sentence"))
                 lists += self.search([text])
         hits = fuse("union", lists, limit=self.knobs["collect"])
-        if len(hits) > self.limit:  # each search has its share of a budget that is smaller than the collection
+        if len(hits) > self.limit:  # a budget too small for all passages is shared among the searches
             hits = fuse("interleave", lists, limit=self.limit)
         elif len(hits) < self.limit and self.knobs["fill"]:
             deeper = fuse("interleave", self.search([query.text for query in queries], self.limit))
@@ -135,24 +137,24 @@ class IRCoT(Technique):
         return dspy.Prediction(passages=[hit.passage for hit in hits], queries=queries, fallbacks=fallbacks)
 
     def _is_fact(self, sentence: str) -> bool:
-        """Whether a sentence states a fact: it neither concludes nor calculates, and is not a bare number."""
+        """Return whether a sentence states a fact: not a conclusion, not a calculation, and not a bare number."""
         concludes = self.CONCLUDES.match(sentence) or self.CALCULATES.search(sentence)
         return not concludes and _LETTER.search(sentence) is not None
 
 
 def _shortened(hits: Sequence[Hit]) -> list[Passage]:
-    """Return the passages, each cut to the words that the reasoning sees."""
+    """Return the passages, each truncated to the words that the reasoning prompt shows."""
     return [replace(hit.passage, text=" ".join(hit.passage.text.split()[:_PARAGRAPH_WORDS])) for hit in hits]
 
 
 def first_sentence(text: str | None) -> str:
-    """Return the first sentence of the first line of an LM's text.
+    """Return the first sentence in the first line of an LM's text.
 
-    A period after an initial or a title, before a small letter, or within a number does not end a sentence. A
-    full-width period ends it unless it closes a quotation.
+    A period does not end a sentence if it follows an initial or a title, precedes a lowercase letter, or is inside a
+    number. A full-width period ends a sentence unless a closing quotation mark follows.
 
     Args:
-        text: Any text; for an empty text or None, the result is empty.
+        text: Any string; if it is empty or None, the result is empty.
     """
     line = next(iter(listed((text or "").splitlines())), "")
     for end in _SENTENCE_END.finditer(line):

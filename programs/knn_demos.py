@@ -1,7 +1,7 @@
-"""Choose the demonstrations of each call: those nearest to its input.
+"""Choose the demonstrations for each call: those nearest to its input.
 
-DSPy's ``KNNFewShot`` replaces the ``forward`` of a program with a closure, which cannot be saved. Here a program keeps
-all its demonstrations and the number to show, and both are saved.
+DSPy's ``KNNFewShot`` replaces a program's ``forward`` with a closure, which cannot be saved. Here, a program keeps all
+its demonstrations and the number to show, and both are saved.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from querywright.models.embedder import Vectors
 
 KEPT = 4096
-"""The most vectors of texts that are kept."""
+"""Maximum number of text vectors kept in memory."""
 
 
 class NearestDemos(Shared):
-    """Chooses the demonstrations of a call without changing the predictor.
+    """Chooses the demonstrations for a call without changing the predictor.
 
-    It compares the ``question`` of each demonstration with the question of the call, or the first inputs if the
-    predictor has no question. The measure is the cosine of the vectors or, without an embedder, the share of common
-    words (Jaccard). The nearest demonstration comes first; equals keep their order.
+    It compares each demonstration's ``question`` with the question of the call, or their first inputs if the predictor
+    has no question. The measure is cosine similarity or, without an embedder, the share of common words (Jaccard). The
+    nearest demonstration comes first; demonstrations with equal scores keep their order.
 
     Args:
-        embed: Returns one vector per text, or None.
+        embed: A function that returns one vector per text, or None to compare words.
     """
 
     def __init__(self, embed: Callable[[Sequence[str]], Vectors] | None = None) -> None:
@@ -39,12 +39,12 @@ class NearestDemos(Shared):
         return NearestDemos, (self._embed,)
 
     def choose(self, predictor: Any, inputs: Mapping[str, Any], count: int) -> list[Any]:
-        """Return the demonstrations for a call; all of them if there are no more than ``count``.
+        """Return the demonstrations for a call; if there are at most ``count``, return all of them.
 
         Args:
             predictor: A ``dspy.Predict``.
             inputs: The inputs of the call.
-            count: Demonstrations wanted, 1 or more.
+            count: Number of demonstrations to choose, 1 or more.
         """
         demos = list(predictor.demos)
         if len(demos) <= count:
@@ -68,5 +68,5 @@ class NearestDemos(Shared):
             rows = np.asarray(self._embed(missing), dtype=np.float64)  # type: ignore[misc]
             lengths = np.linalg.norm(rows, axis=1, keepdims=True)
             kept.update(zip(missing, rows / np.where(lengths == 0, 1, lengths), strict=True))
-        # Rounded, so that equal texts are equally near in whatever order their products were added.
+        # Round, so that equal texts get equal scores regardless of the order in which the products are summed.
         return [round(float(kept[text] @ kept[asked]), 6) for text in texts]

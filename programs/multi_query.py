@@ -1,9 +1,9 @@
-"""Multi-Query: write the question in other words, search every wording, and fuse the lists.
+"""Multi-Query: paraphrase the question, search with every paraphrase, and fuse the lists.
 
-After LangChain's MultiQueryRetriever. Where we differ: the question itself is searched too (``search_question``),
-because paraphrases drift; the lists are interleaved, so that a small budget holds the best of each wording
-(``fusion=union`` and ``search_question=false`` are LangChain's order); numbers and bullets before a query are removed,
-and a query that repeats another is dropped.
+After LangChain's MultiQueryRetriever. Where we differ: the question itself is also a query (``search_question``),
+because paraphrases drift. The lists are interleaved, so that a small budget includes the best passages for each
+paraphrase (``fusion=union`` and ``search_question=false`` give LangChain's order). Numbers and bullets before a query
+are removed, and duplicate queries are dropped.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class QuestionToParaphrases(dspy.Signature):
 
 
 class MultiQuery(Technique):
-    """Searches the question and paraphrases of it.
+    """Searches for the question and paraphrases of it.
 
-    If none can be read, the question is the only query (fallback ``queries``).
+    If no paraphrase can be read, the question is the only query (fallback ``queries``).
     """
 
     NAME = "multi_query"
@@ -55,7 +55,7 @@ class MultiQuery(Technique):
         self.paraphrase = Predict(QuestionToParaphrases)
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Write paraphrases, and search them and the question, unless it is left out."""
+        """Write paraphrases, then search with them and, if ``search_question`` is on, with the question."""
         texts = self.write_texts(
             self.paraphrase, "queries", "{} different wordings", question=question, history=history
         )

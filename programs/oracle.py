@@ -13,14 +13,14 @@ from querywright.programs.base import MAX_PASSAGES, Technique
 
 
 class OracleEvidence(Technique):
-    """Returns the passages that entail the answer, alone or jointly, by label; first one of each alternative group.
+    """Returns the passages that entail the answer according to the labels, alone or jointly.
 
-    It is a reference, not a technique.
+    The first passage of each group of alternatives comes before the others. This is a reference, not a technique.
 
     Args:
-        passages: The passages of the collection, by id.
-        questions: Labeled questions; for other questions it returns nothing.
-        knobs: Values of knobs that differ from their defaults.
+        passages: The passages in the collection, by id.
+        questions: The labeled questions; for any other question, no passages are returned.
+        knobs: Knob values that differ from the defaults.
     """
 
     NAME = "oracle"
@@ -44,11 +44,11 @@ class OracleEvidence(Technique):
         }
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Return the labeled passages of a question."""
+        """Return the passages that the question's labels name."""
         found = self._evidence.get((question, tuple(options or ()), turns_of(history)), ())
         return dspy.Prediction(passages=found[: self.limit], queries=[])
 
 
 def _is_spare(key: str, question: Question) -> bool:
-    """Return whether an alternative to the passage is named before it."""
+    """Return whether a group of alternatives names a different passage before this one."""
     return any(key in group[1:] for group in question.alternatives)

@@ -13,7 +13,7 @@ from querywright.retrieval.types import Query
 
 
 class ClosedBook(Technique):
-    """Finds nothing: the reader answers from memory."""
+    """Retrieves nothing: the reader answers from memory."""
 
     NAME = "closed_book"
     TITLE = "Closed book"
@@ -22,14 +22,15 @@ class ClosedBook(Technique):
     KNOBS = ()
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Search nothing."""
+        """Return no passages."""
         return self.retrieve([])
 
 
 class PlainRetrieval(Technique):
     """Searches with the unchanged question ("simple" or "naive" RAG).
 
-    ``query_with_options=true`` searches the question and its options: the second baseline for techniques that see them.
+    With ``query_with_options=true``, the query contains the question and its options. This is the second baseline for
+    techniques that see the options.
     """
 
     NAME = "plain"
@@ -42,6 +43,6 @@ class PlainRetrieval(Technique):
     )
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Search the question, with its options if the knob says so."""
+        """Search with the question, plus its options if ``query_with_options`` is on."""
         added = list(options or ()) if self.knobs["query_with_options"] else []
         return self.retrieve([Query(" ".join([question, *added]))])

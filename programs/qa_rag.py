@@ -1,9 +1,12 @@
-"""QA-RAG: two tracks, one searched with the question and one with a hypothetical answer, each reranked.
+"""QA-RAG: search with the question and with a hypothetical answer, and rerank the results of each track.
 
-Kim and Min 2024, arXiv 2402.01717. As in the authors' code, each track takes twelve passages, and the reader gets six,
-half of them from each track. Where we differ: any LM writes the answer, not a fine-tuned one; the two halves alternate,
-so that a smaller budget holds the best of both; if both tracks find a passage, the next best passage takes the free
-place. ``track=answer`` is the weaker form that QB-RAG compares itself with: the answer alone, without reranking.
+Kim and Min 2024, arXiv 2402.01717. As in the authors' code, each track retrieves twelve passages, and the reader gets
+six, half of them from each track.
+
+Where we differ: any LM can write the answer, not only a fine-tuned one. The passages of the two tracks alternate, so
+that a smaller budget contains the best of both. If both tracks find the same passage, the next best passage takes the
+free place. ``track=answer`` is the weaker version that QB-RAG compares itself with: the answer is the only query, and
+nothing is reranked.
 """
 
 from __future__ import annotations
@@ -36,10 +39,10 @@ class QuestionToHypotheticalAnswer(dspy.Signature):
 
 
 class QARAG(Reranking):
-    """Searches the question and a hypothetical answer, and takes half of the passages from each.
+    """Searches for the question and a hypothetical answer, and takes half of the passages from each search.
 
-    If no answer can be read, the question has all passages (fallback ``answer``). The passages are reranked for the
-    question; the answer is hidden from the reader.
+    If no answer can be read, all passages come from the search with the question (fallback ``answer``). Passages are
+    reranked by how well they fit the question. The answer is hidden from the reader.
     """
 
     NAME = "qa_rag"
@@ -60,7 +63,7 @@ class QARAG(Reranking):
         self.answer_from_memory = Predict(QuestionToHypotheticalAnswer)
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Search the tracks, rerank each, and fuse them."""
+        """Search for the question and the answer, rerank each list, and fuse them."""
         both = self.knobs["track"] == "both"
         answer = written_in(self.answer_from_memory(question=question, history=history), "answer")
         queries = [Query(question)] if both or not answer else []
@@ -71,7 +74,7 @@ class QARAG(Reranking):
         if both and self.knobs["rerank"]:
             pool = list(
                 {hit.passage.id: hit for track in tracks for hit in track}.values()
-            )  # a passage that both tracks found is graded once
+            )  # so that a passage in both tracks is graded once
             ranked, more = self.rerank(question, pool, history)
             scores = {hit.passage.id: hit.score for hit in ranked}
             tracks = [sorted(track, key=lambda hit: -scores[hit.passage.id]) for track in tracks]

@@ -1,12 +1,13 @@
-"""QB-RAG: find passages through the questions that they answer, which were written and judged in advance.
+"""QB-RAG: find passages through the questions that they answer, which were generated and judged in advance.
 
 Yang et al. 2024, arXiv 2407.18044. The query is matched with stored questions, which are more similar to it than
-passages are, and each question leads to the passage that answers it. Where we differ: the search continues until it has
-as many passages as the reader may see. Of passages with equal scores, the newer one comes first, then the one that
-answers more questions, then the smaller id. Smaller samples of questions are subsets of larger ones. ``hybrid`` adds
-the similarity of the passage and so finds passages without questions. ``filled`` searches the filled matrix, which the
-paper describes and does not evaluate. ``prototypes`` searches only the questions near the nearest prototypes, as
-QuIM-RAG does (arXiv 2501.02702).
+passages are, and each stored question leads to the passage that answers it.
+
+Where we differ: the search continues until it has as many passages as the reader may see. Among passages with equal
+scores, newer passages come first, then those that answer more questions, then those with smaller ids. Smaller samples
+of questions are subsets of larger ones. ``hybrid`` adds the passage's own similarity, so it can also find passages
+without questions. ``filled`` searches the filled matrix, which the paper describes but does not evaluate.
+``prototypes`` searches only the questions near the nearest prototypes, as QuIM-RAG does (arXiv 2501.02702).
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ MATCH = Knob("match", NEAREST, "how stored questions lead to passages", choices=
 
 
 class QBRAG(Technique):
-    """Search the questions of a collection, and return the passages that answer the nearest questions.
+    """Searches a collection's stored questions, and returns the passages that answer the nearest ones.
 
-    No LM is called. The record of the search has the matched questions; the reader does not see them.
+    No LM is called. The search record contains the matched questions; the reader does not see them.
     """
 
     NAME = "qb_rag"
@@ -60,17 +61,17 @@ class QBRAG(Technique):
 
     @property
     def searched_knobs(self) -> list[Knob]:
-        """The knobs that a study searches, with only the ways to match that the retriever supports."""
+        """The knobs that a study searches; ``match`` has only the values that the retriever supports."""
         matches = MATCHES if self.retriever is None else self.searched.matches
         return [replace(knob, choices=matches) if knob is MATCH else knob for knob in super().searched_knobs]
 
     @property
     def matching(self) -> Matching:
-        """The settings for matching, from the knobs."""
+        """The matching settings from the knobs."""
         return Matching(**{name: self.knobs[name] for name in ("match", "coverage", "keep_partial", "weight", "depth")})
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Return the passages that the stored questions nearest to the question lead to."""
+        """Return the passages that the nearest stored questions lead to."""
         lists: list[list[Hit]] = self.searched.match([question], self.depth, self.matching)
         through = {hit.passage.id: hit.question for hits in lists for hit in hits if hit.question}
         record_search([question], lists, {"queries": [question], "through": through}, name="questions")

@@ -1,9 +1,12 @@
 """Query2Doc: write a short passage that answers the question, and search with question and passage together.
 
-Wang et al. 2023, arXiv 2303.07678. On BM25 the question is repeated five times, because the passage has many more words
-and would outweigh it; on other retrievers it occurs once. Where we differ: a line break separates the two, instead of
-the token [SEP] of the paper's encoder, which other encoders read as a word; and no demonstrations by default.
-``demos=4`` shows four of ours; the paper shows four examples of MS MARCO. The passage is hidden from the reader.
+Wang et al. 2023, arXiv 2303.07678. On BM25, the question is repeated five times, because otherwise the passage, which
+has many more words, would outweigh it. On other retrievers, the question occurs once. The passage is hidden from the
+reader.
+
+Where we differ: a line break separates question and passage instead of the [SEP] token of the paper's encoder, which
+other encoders read as a word. There are no demonstrations by default; ``demos=4`` shows four of ours, while the paper
+shows four examples from MS MARCO.
 """
 
 from __future__ import annotations
@@ -54,7 +57,7 @@ class Query2Doc(Technique):
         self.write_passage = Predict(QuestionToPseudoDocument)
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Search the question, repeated if the retriever needs it, together with the passage."""
+        """Search with the question, repeated if the retriever needs it, followed by the passage."""
         passage = written_in(self.write_passage(question=question, history=history), "passage")
         if not passage:
             return self.retrieve([Query(question)], ["passage"])

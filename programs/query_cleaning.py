@@ -1,4 +1,4 @@
-"""Clean the queries in an LM's answer: one line per query, no query twice, and at most a given number."""
+"""Clean the queries in an LM's answer: one line per query, no duplicates, and no more than a given number."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import dspy
 from querywright.models.response_parsing import apostrophes, ended
 
 LONGEST_QUERY = 120
-"""Characters of a query at most if a grammar writes the LM's answers."""
+"""Maximum number of characters per query if a grammar constrains the LM's output."""
 
 _NOUN = (
     r"(?:(?:search|web|sub|simpler|step[\s-]?back|rephrased|reworded|rewritten|alternative|follow[\s-]?up|new|final|"
@@ -32,13 +32,13 @@ _MARK = re.compile(
     rf"|{_OFFER}\b[^:?]{{0,80}}\b{_NOUN}\b[^:?]{{0,40}}[:\uff1a]\s*)+",
     re.IGNORECASE,
 )
-"""Marks that are never part of a query: bullets, bracketed or escaped numbers, numbers before an article or a question
-word, and labels such as "Query 1:"."""
+"""Prefixes that are never part of a query: bullets, bracketed or escaped numbers, numbers before an article or a
+question word, and labels such as "Query 1:"."""
 _SIGN = re.compile(r"^[->\u2013\u2014]\s+")
 _NUMBER = re.compile(
     r"^(?:[-\u2013\u2014]\s+)?(?:q\s?)?(\d{1,2})(?:\s*[.:\uff0e\uff1a](?!\d)\s*|\s+[-\u2013]\s+)", re.IGNORECASE
 )
-"""Numbers and signs that may be part of a query, such as ordinals; they are removed only from the lines of a list."""
+"""Numbers and signs that may belong to a query, such as ordinals; they are removed only from the lines of a list."""
 _LEAD_IN = re.compile(
     rf"(?:{_OFFER}\b.*[:\uff1a]|{_OFFER}\b.*\b{_NOUN}[.!]?|(?:sure|certainly|of course|absolutely|okay)[!,]"
     rf"|(?=.*\b{_NOUN}\b).*\b(?:following|these|folgenden?|suivantes?|siguientes|seguenti)\b.*[:\uff1a]"
@@ -65,10 +65,10 @@ _NOTHING = frozenset({"", "none", "null", "n/a", "no query", "-"})
 
 
 def plain_line(value: Any) -> str:
-    """Return a text without line breaks and without quotes around it; numbers and signs stay.
+    """Return a field's value on one line, without surrounding quotation marks; numbers and signs are kept.
 
     Args:
-        value: The value of an answer's field. If it means nothing, such as ``none``, the result is empty.
+        value: The value of a field in an LM's answer. If it means "no value" (such as ``none``), the result is empty.
     """
     text = " ".join(str(value if value is not None else "").split())
     inside = text[1:-1].strip()
@@ -78,19 +78,20 @@ def plain_line(value: Any) -> str:
 
 
 def one_line(value: Any) -> str:
-    """Return a query or a sentence on one line, without Markdown, lead-ins and closing remarks."""
+    """Return a query or a sentence on one line, without Markdown, lead-ins, or closing remarks."""
     return plain_line(" ".join(_cleaned(str("" if value is None else value).splitlines())))
 
 
 def listed(written: Any) -> list[str]:
-    """Return the queries of an answer, each on one line.
+    """Return the queries in an LM's answer, each on one line.
 
     Lead-ins, headings, closing remarks, and Markdown are removed. A number or a sign at the beginning of a query is
-    removed only if the lines count up or are a list in one text; the "2." of an ordinal is part of a query.
+    removed only if the numbers count up from 1 or all queries are in a single string; the "2." of an ordinal stays in
+    the query.
 
     Args:
-        written: The value of an answer's field: a list of texts, or one text with a query on each line or between
-            semicolons.
+        written: The value of a field in an LM's answer: a list of strings, or one string with queries separated by line
+            breaks or semicolons.
     """
     if isinstance(written, str):
         return _cleaned(re.split(r"[\n;]", written), in_one_text=True)
@@ -98,7 +99,7 @@ def listed(written: Any) -> list[str]:
 
 
 def _lines_of(item: Any) -> list[str]:
-    """Return the lines of an item if it is itself a list, else the item."""
+    """Return the lines of an item if every line has a list marker; otherwise, return the item on one line."""
     lines = [line for line in str("" if item is None else item).splitlines() if line.strip()]
     is_list = len(lines) > 1 and all(map(_is_marked, map(str.strip, lines)))
     return lines if is_list else [" ".join(lines)]
@@ -129,22 +130,23 @@ def _without_emphasis(text: str) -> str:
 
 
 def written_in(made: dspy.Prediction | None, field: str) -> str:
-    """Return ``plain_line`` of a field of an answer; empty if the answer could not be read."""
+    """Return ``plain_line`` of a field in an LM's answer; empty if the answer could not be read."""
     return "" if made is None else plain_line(made.get(field))
 
 
 def query_in(made: dspy.Prediction | None, field: str) -> str:
-    """Return ``one_line`` of a field of an answer; empty if the answer could not be read."""
+    """Return ``one_line`` of a field in an LM's answer; empty if the answer could not be read."""
     return "" if made is None else one_line(made.get(field))
 
 
 def query_texts(written: Any, limit: int, *, besides: Iterable[str] = ()) -> list[str]:
-    """Return the queries of an answer in their order, each once.
+    """Return the distinct queries in an LM's answer, in order.
 
     Args:
         written: See ``listed``.
-        limit: Queries at most, 0 or more.
-        besides: Other texts that are searched, which no query may repeat, whole or cut off at ``LONGEST_QUERY``.
+        limit: Maximum number of queries, 0 or more.
+        besides: Other texts to search with. A query that repeats one of them, in full or truncated to
+            ``LONGEST_QUERY``, is dropped.
     """
     seen = {folded(one) for text in besides for one in (text, _cut_off(text))}
     kept: list[str] = []
@@ -158,10 +160,10 @@ def query_texts(written: Any, limit: int, *, besides: Iterable[str] = ()) -> lis
 
 
 def _cut_off(text: str) -> str:
-    """Return a text as an LM with a grammar would copy it."""
+    """Return a text as an LM would copy it under a grammar that limits its length."""
     return ended(" ".join(text.split())[:LONGEST_QUERY], LONGEST_QUERY)
 
 
 def folded(text: str) -> str:
-    """Return the text for comparison: without case, extra spaces, kinds of quotation marks, and end marks."""
+    """Normalize a text for comparison: case, spacing, quotation mark styles, and final punctuation do not count."""
     return " ".join(apostrophes(text).split()).casefold().rstrip(".?!\u3002\uff1f\uff01 ")

@@ -1,7 +1,7 @@
-"""Rules that drop unusable questions by their text alone, so that a judge does not have to read them.
+"""Rules that drop unusable questions based on their text alone, so that a judge does not have to read them.
 
-In doubt, a rule keeps the question. The judge decides about questions in other languages and questions that the passage
-does not answer. Only ``points_at_text`` and the lists of ignored words are specific to English.
+When in doubt, the rules keep a question. The judge decides about questions in other languages and questions that the
+passage does not answer. Only ``points_at_text`` and the lists of ignored words are specific to English.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ NO_QUESTION, POINTS_AT_TEXT = "no_question", "points_at_text"
 """Reasons for dropping a question."""
 
 LONGEST = 300
-"""Maximum number of characters of a question."""
+"""Maximum length of a question, in characters."""
 
 ALIKE = 0.85
-"""Two questions are near-repetitions if they share at least this fraction of their distinct words. Examples: the same
-words in any order; six words, one of which the other question lacks; or thirteen words, one of which differs."""
+"""Two questions are near-duplicates if they share at least this fraction of their distinct words. Examples: the same
+words in any order; six words, one of which is missing from the other question; or thirteen words, one of which differs.
+"""
 
 _PASSED_OVER = frozenset({
     "a", "an", "the", "of", "to", "in", "on", "for", "by", "with", "at", "and",
@@ -33,7 +34,7 @@ _PASSED_OVER = frozenset({
 })  # fmt: skip
 _CLOSING = " .!)]\"'`*_\u2019\u201d\u00bb"
 _MARKED = re.compile("[A-Za-z\u00c0-\u024f\u0400-\u052f]")
-"""A Latin or Cyrillic letter. Questions in these scripts end in "?"; questions in other scripts may not."""
+"""A Latin or Cyrillic letter. Questions in these scripts end with "?"; questions in other scripts may not."""
 _MARKS = ("?", "\u061f", "\u1367")
 _ENDS = frozenset(".!\u3002\u06d4\u0589\u1362\u0964")
 _POINTING = frozenset({
@@ -53,16 +54,16 @@ _POINTS = re.compile(
 
 
 def unfit(text: str, passage: Passage) -> str:
-    """Return the reason why a question is unusable; empty if there is none.
+    """Return the reason why a question is unusable, or an empty string if it is usable.
 
     Args:
         text: The question, on one line.
         passage: The passage that it was written for.
 
     Returns:
-        ``no_words`` if it has only function words, ``too_long`` above 300 characters, ``no_question`` if it is in Latin
-        or Cyrillic letters without a question mark, or if it is a sentence of the passage that is not a question there
-        (such as a command), and ``points_at_text`` if it refers to "the passage".
+        ``no_words`` if the question has only function words; ``too_long`` if it has more than 300 characters;
+        ``no_question`` if it is in Latin or Cyrillic letters and has no question mark, or if it copies a sentence from
+        the passage that is not a question (such as a command); ``points_at_text`` if it refers to "the passage".
     """
     letters = sum(map(str.isalpha, text))
     if not letters or set(query_terms(text)) <= _PASSED_OVER | _POINTING:
@@ -76,30 +77,30 @@ def unfit(text: str, passage: Passage) -> str:
 
 
 def example_questions(predictor: dspy.Predict, *fields: str) -> list[str]:
-    """Return the questions in the examples of a prompt. A small model may copy them, and copies are dropped.
+    """Return the questions in a prompt's examples. A small model may copy them, and such copies are dropped.
 
     Args:
         predictor: The predictor with the prompt.
-        fields: Names of fields with a question or a list of questions. An example may lack any of them.
+        fields: Names of the fields that contain a question or a list of questions. An example may lack any of them.
     """
     values = [demo.get(name) or () for demo in predictor.demos for name in fields]
     return [str(text) for value in values for text in ([value] if isinstance(value, str) else value)]
 
 
 def repeats(text: str, others: Iterable[str]) -> bool:
-    """Return whether a question nearly repeats one of the others."""
+    """Return whether a question is a near-duplicate of one of the others."""
     return any(alike(text, other) for other in others)
 
 
 def alike(one: str, other: str) -> bool:
-    """Return whether two questions differ in few words, none of which is a number or a negation.
+    """Return whether two questions differ only in a few words, none of which is a number or a negation.
 
-    Word order, articles, forms of "be" and "do", and a final "s" do not count. The result does not depend on an
-    embedder, so a change of the embedder does not change records.
+    Word order, articles, forms of "be" and "do", and a final "s" are ignored. The result does not depend on an
+    embedder, so switching embedders does not change records.
 
     Args:
-        one: A question.
-        other: Another question.
+        one: The first question.
+        other: The second question.
     """
     ours, theirs = _words(one), _words(other)
     apart = ours ^ theirs
@@ -118,14 +119,14 @@ def _words(text: str) -> frozenset[str]:
 
 
 def _quotes(text: str, content: str) -> bool:
-    """Return whether a text repeats one or more sentences of a content, which are not questions, word for word."""
+    """Return whether a text repeats, word for word, one or more sentences in the content that are not questions."""
     own, told = _sentences(text).strip(" .?:"), _sentences(content)
     return any(f"{start} {own} ." in told for start in ".?:")
 
 
 @lru_cache(maxsize=256)
 def _sentences(text: str) -> str:
-    """Return the words of a text, with ``.`` or ``?`` at the end of each sentence and ``:`` at possible starts."""
+    """Return the words of a text, with ``.`` or ``?`` after each sentence and ``:`` where a sentence may start."""
     plain = unicodedata.normalize("NFKC", text).casefold()
     signs = [
         "." if one in _ENDS else "?" if one in _MARKS else ":" if one in {":", "\n"} else one

@@ -1,10 +1,10 @@
-"""Modules that write questions about passages, for a question index and for test sets.
+"""Modules that write questions about passages, for question indexes and test sets.
 
-Source: QB-RAG, arXiv:2407.18044, its offline stage, which requests 20 questions per passage in one call. Where we
+Source: the offline stage of QB-RAG, arXiv:2407.18044, which requests 20 questions per passage in one call. Where we
 differ: questions are requested in batches, and each request lists the earlier questions, so that a small model can
-finish its list. Near-repetitions are dropped. The prompt has one example (the paper has several), and questions copied
-from it are dropped. Batches are sampled if the LM takes a seed, because the most likely list of a small model repeats
-one question. A judge decides later whether the passage answers the questions.
+finish its list. Near-duplicates are dropped. The prompt has one example (the paper has several), and questions copied
+from it are dropped. Batches are sampled if the LM accepts a seed, because a small model's most likely list repeats one
+question. A judge decides later whether the passage answers the questions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BATCH_SIZE = 5
 TEMPERATURE = 0.4
 MOST_QUESTIONS = 100
 _PATIENCE = 2
-"""Maximum number of batches, as a multiple of the number that is needed if every batch is complete."""
+"""Maximum number of batches, as a multiple of the number needed if every batch is complete."""
 
 
 EXAMPLE_PASSAGE = show_passage(
@@ -51,7 +51,7 @@ EXAMPLE = dspy.Example(
         "Why does the ground get cold on clear nights?",
     ],
 )
-"""Without this example, a model of 135 million parameters lists things from the passage and writes no questions."""
+"""Without this example, a model with 135 million parameters lists things from the passage instead of questions."""
 
 
 class WriteQuestions(dspy.Signature):
@@ -63,13 +63,13 @@ class WriteQuestions(dspy.Signature):
 
 
 class QuestionWriter(dspy.Module):
-    """Write questions for a passage with the LM of the DSPy settings.
+    """Write questions for a passage with the LM in the DSPy settings.
 
     Args:
         num_questions: Maximum number of questions per passage, 1 to 100. Default 20.
         batch_size: Number of questions requested in one call, 1 or more. Default 5.
-        temperature: Sampling temperature if the LM takes a seed, 0 to 1.5. An LM without seeds keeps its temperature,
-            so that the same questions are written again. Default 0.4.
+        temperature: Sampling temperature if the LM accepts a seed, 0 to 1.5. An LM that does not accept seeds keeps its
+            temperature, so that another run writes the same questions. Default 0.4.
 
     Raises:
         InputError: A value is out of range.
@@ -98,7 +98,7 @@ class QuestionWriter(dspy.Module):
             passage: The passage that the questions are about.
 
         Returns:
-            A prediction with ``questions`` (up to ``num_questions`` texts without near-repetitions) and ``dropped``
+            A prediction with ``questions`` (up to ``num_questions`` strings without near-duplicates) and ``dropped``
             (the number of dropped questions by reason; see ``question_rules``).
 
         Raises:
@@ -141,7 +141,7 @@ class QuestionWriter(dspy.Module):
 
 
 LONGEST_QUESTION = 200
-"""Maximum number of characters of a question if a grammar constrains the output."""
+"""Maximum length of a question, in characters, if a grammar constrains the output."""
 
 
 class Rephrase(dspy.Signature):
@@ -189,7 +189,7 @@ class AskAcross(dspy.Signature):
     answer: str = dspy.OutputField(desc="copied from a passage", max_length=LONGEST_ANSWER)
 
 
-# Without examples, a model of 135 million parameters repeats the question or copies the instruction.
+# Without examples, a model with 135 million parameters repeats the question or copies the instruction.
 _REPHRASED = [
     dspy.Example(
         question="How can the roots of roses be kept from freezing?",
@@ -223,16 +223,16 @@ _ASKED_ACROSS = dspy.Example(
 
 
 class OneQuestion(dspy.Module):
-    """Base class of modules that write one question with the LM of the DSPy settings."""
+    """Base class for modules that write one question with the LM in the DSPy settings."""
 
     def examples(self) -> list[str]:
-        """Return the questions in the examples of the prompts."""
+        """Return the questions in the prompts' examples."""
         names = ("question", "rephrased_question", "stored_questions", "new_question")
         return [text for one in self.predictors() for text in example_questions(one, *names)]
 
 
 class RephraseQuestion(OneQuestion):
-    """Rephrase a question with the LM of the DSPy settings, which sees only the question."""
+    """Rephrase a question with the LM in the DSPy settings, which sees only the question."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -249,7 +249,7 @@ class RephraseQuestion(OneQuestion):
 
 
 class AskAnother(OneQuestion):
-    """Write a question that a passage answers and that is not among its stored questions."""
+    """Write a question that a passage answers and that none of its stored questions asks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -267,7 +267,7 @@ class AskAnother(OneQuestion):
 
 
 class AskAndAnswer(OneQuestion):
-    """Write a question that one passage answers, or two passages together, and its answer."""
+    """Write a question that one passage, or two passages together, can answer, and its answer."""
 
     def __init__(self) -> None:
         super().__init__()

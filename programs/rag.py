@@ -1,7 +1,7 @@
-"""A whole program: a technique that finds passages and a reader that answers from them.
+"""A complete program: a technique that finds passages and a reader that answers from them.
 
-The technique may call a writer, a separate LM, while the reader calls the LM of the settings. DSPy does not see the
-writer: an optimizer that resets predictors leaves it alone, copies share it, and no file contains it.
+The technique can call a separate LM (the writer), while the reader calls the LM in the DSPy settings. DSPy does not see
+the writer: an optimizer that resets predictors does not change it, copies share it, and it is never saved to a file.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _NEAREST = Knob("nearest", 0, "demonstrations shown with each call, 0 for all", 
 
 
 class Listener(Protocol):
-    """Receives events of a question while a program answers it, from the thread that answers."""
+    """Receives events while a program answers a question, from the thread that answers it."""
 
     @property
     def ear(self) -> Ear | None:
-        """Listens to the LM's answer to the reader; None if a part of the answer is of no use."""
+        """Listens to the LM's answer to the reader as it arrives; None if partial answers are not needed."""
 
     def found(self, queries: Sequence[Query], passages: Sequence[Passage]) -> None:
-        """Receive the queries and the passages before the reader is called."""
+        """Receive the queries and passages before the reader is called."""
 
 
 class RAG(Threaded):
@@ -44,8 +44,8 @@ class RAG(Threaded):
     Args:
         technique: The technique that finds passages.
         reader: The reader that answers from them, or None for a program that only retrieves.
-        nearest: Demonstrations in each call of a predictor, those nearest to its input; 0 for all that the predictor
-            has. Default 0.
+        nearest: Number of demonstrations in each predictor call, those nearest to its input; 0 for all of the
+            predictor's demonstrations. Default 0.
 
     Raises:
         TechniqueError: ``nearest`` is below 0.
@@ -57,12 +57,12 @@ class RAG(Threaded):
             raise TechniqueError(f"nearest must be 0 (all demonstrations are shown) or more, but got {nearest}")
         self.technique = technique
         self.reader = reader
-        self.showing = Knobs((_NEAREST,), {"nearest": nearest})  # a parameter, so that DSPy saves it beside the prompts
+        self.showing = Knobs((_NEAREST,), {"nearest": nearest})  # a parameter, so that DSPy saves it with the prompts
         self._nearest = NearestDemos(getattr(technique.retriever, "embed", None))
 
     @property
     def nearest(self) -> int:
-        """The number of demonstrations in each call of a predictor; 0 for all."""
+        """The number of demonstrations in each predictor call; 0 for all."""
         return int(self.showing["nearest"])
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
@@ -71,7 +71,7 @@ class RAG(Threaded):
         Args:
             question: The question.
             options: Option texts of a multiple-choice question, or None.
-            history: The conversation before the question, for the technique's LM and for the reader, see ``turns_of``.
+            history: The conversation before the question, for the technique's LM and the reader; see ``turns_of``.
                 Default none.
 
         Returns:
@@ -82,26 +82,26 @@ class RAG(Threaded):
 
         Raises:
             TechniqueError: The question is blank, or its options do not suit the technique or the reader.
-            DataError: The history has another form.
+            DataError: The history is not in an accepted form.
         """
         turns = turns_of(history)
-        # A custom technique may not take a history.
+        # A custom technique might not accept a history.
         given: dict[str, Any] = {"question": question, "options": options} | ({"history": turns} if turns else {})
         with self.choosing():
             return self.answer(**given)
 
     def load_state(self, state: Any, **options: Any) -> None:
-        """Load the state that ``dump_state`` returned."""
+        """Load a state that ``dump_state`` returned."""
         for one in (self.deepcopy(), self):
             one.technique.take_knobs(state["technique.knobs"])
             dspy.Module.load_state(one, state, **options)
 
     def choosing(self) -> AbstractContextManager[None]:
-        """Inside the ``with`` block, show predictors the demonstrations that this program chooses for each call."""
+        """Inside the ``with`` block, predictors show the demonstrations that this program chooses for each call."""
         return showing(self._nearest, self.nearest)
 
     def answer(self, **given: Any) -> dspy.Prediction:
-        """Find passages and read them; ``given`` has ``question``, ``options`` and, if there is any, ``history``."""
+        """Find passages and read them; ``given`` has ``question``, ``options``, and, if there is one, ``history``."""
         if self.reader is not None:
             self.reader.check(given["question"], given["options"])
         found = self.technique(**given)
@@ -110,7 +110,7 @@ class RAG(Threaded):
             told.found(found.queries, found.passages)
         read = dspy.Prediction(answer=found.get("answer"), support=None, fallbacks=[])
         if self.reader is not None and read.answer is None:
-            # The reader is given the passages, and sub-answers meant for it; nothing else that was written.
+            # The reader gets the passages and the sub-answers meant for it, and no other LM text.
             with heard_by(None if told is None else told.ear):
                 read = self.reader(**given, passages=found.passages, findings=found.findings)
         return dspy.Prediction(
@@ -125,7 +125,7 @@ class RAG(Threaded):
 
 
 def check_takes_writer(technique: type[Technique] | Technique, writer: Any) -> None:
-    """Raise if a writer is given for a technique that calls no LM.
+    """Raise if a writer is passed for a technique that calls no LM.
 
     Raises:
         TechniqueError: The technique calls no LM, so a writer has no effect.
@@ -138,11 +138,11 @@ def check_takes_writer(technique: type[Technique] | Technique, writer: Any) -> N
 
 
 def use_writer(program: P, lm: dspy.BaseLM | None) -> P:
-    """Set the LM that every predictor of a technique calls; a reader is unchanged.
+    """Set the LM that all predictors in a technique call; the reader's LM is unchanged.
 
     Args:
-        program: A technique, or a program with one or several techniques; it is changed in place.
-        lm: Any LM. None: the LM of the DSPy settings.
+        program: A technique, or a program with one or more techniques; it is changed in place.
+        lm: Any LM. None: the LM in the DSPy settings.
 
     Returns:
         The program.

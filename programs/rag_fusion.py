@@ -1,8 +1,9 @@
-"""RAG-Fusion: search several related queries and the question, and fuse the lists by reciprocal rank.
+"""RAG-Fusion: search with several related queries and the question, and fuse the lists by reciprocal rank.
 
-Raudaschl 2023; Rackauckas 2024, arXiv 2402.03367. As in the author's demo, four queries and the question are searched.
-Where we differ: ranks begin at 1, as in the fusion's paper, while both public codes begin at 0; the queries ask from
-different angles, because mere rewordings find the same passages; the reader does not see them.
+Raudaschl 2023; Rackauckas 2024, arXiv 2402.03367. As in the author's demo, there are four queries plus the question.
+Where we differ: ranks start at 1, as in the paper on reciprocal rank fusion, whereas both public implementations start
+at 0. The queries ask from different angles, because mere rewordings find the same passages. The reader does not see the
+queries.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class QuestionToRelatedQueries(dspy.Signature):
 
 
 class RAGFusion(Technique):
-    """Searches the question and related queries, and fuses the lists by reciprocal rank.
+    """Searches for the question and related queries, and fuses the lists by reciprocal rank.
 
     If no query can be read, the question is the only query (fallback ``queries``).
     """
@@ -55,7 +56,7 @@ class RAGFusion(Technique):
         self.write_queries = Predict(QuestionToRelatedQueries)
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Write related queries, and search them and the question, unless it is left out."""
+        """Write related queries, then search with them and, if ``search_question`` is on, with the question."""
         texts = self.write_texts(
             self.write_queries, "queries", "{} short search queries", question=question, history=history
         )

@@ -1,7 +1,7 @@
-"""Readers: answer a question from passages.
+"""Readers answer a question from passages.
 
 A reader gets the question, its options, and the passages. It never gets a query, a hypothesis, or any other text that
-was written to find the passages.
+an LM wrote to find the passages.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Options = Sequence[str] | None
 
 _HEADER = re.compile(r"\[\[ ## \w+ ## \]\]")
 _NO_OBJECT = ("The answer is no JSON object", "The answer is nested", "The answer holds more than one JSON object")
-"""The adapter's messages for an answer without readable fields."""
+"""The beginnings of the adapter's messages for an answer without readable fields."""
 _NUMBER = re.compile(r"\[\s*(\d+)\s*\]")
 
 
@@ -95,7 +95,7 @@ class AnswerAtLength(AnswerFromPassages):
 
 
 class ReaderInput(NamedTuple):
-    """The checked input of a reader."""
+    """The validated input of a reader."""
 
     question: str
     options: Sequence[str]
@@ -110,7 +110,7 @@ class Reader(Threaded):
     NAME: ClassVar[str]
     SIGNATURE: ClassVar[type[dspy.Signature]]
     GROUNDED: ClassVar[bool] = False
-    """Whether it answers in full sentences from the passages alone, names its sources, and may decline."""
+    """Whether the reader answers in full sentences from the passages alone, names its sources, and may decline."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -129,25 +129,25 @@ class Reader(Threaded):
     ) -> dspy.Prediction:
         """Answer a question.
 
-        If an answer does not have the requested form, also after a second request, the LM's text is the answer:
-        metrics can read letters and sentences. If an answer is truncated, its readable part is the answer.
+        If the LM's answer still does not have the requested form after a second request, its text is the answer,
+        because metrics can read letters and sentences. If an answer is truncated, its readable part is the answer.
 
         Args:
             question: The question.
             options: Option texts, or None.
             passages: Best first; empty for a closed-book answer.
-            findings: Sub-questions with answers that a technique has read, in their order. Default none.
-            history: The conversation before the question, see ``turns_of``. Default none.
+            findings: The technique's sub-questions with their answers, in order. Default none.
+            history: The conversation before the question; see ``turns_of``. Default none.
 
         Returns:
-            A prediction with ``answer`` (text; empty if the LM gave no answer), ``support`` (ids of the passages that
-            the answer is based on; None if the reader does not report them), ``fallbacks`` (``["reader"]`` if the
-            answer does not have the requested form, else empty), and ``reasoning`` (text; None if the reader does not
-            think).
+            A prediction with ``answer`` (a string; empty if the LM gave no answer), ``support`` (ids of the passages
+            that the answer is based on; None if the reader does not report them), ``fallbacks`` (``["reader"]`` if the
+            answer does not have the requested form, else empty), and ``reasoning`` (a string; None if the reader does
+            not reason first).
 
         Raises:
             TechniqueError: The question is blank, or its options do not fit the reader.
-            DataError: The history has another form.
+            DataError: The history is not in an accepted form.
         """
         self.check(question, options)
         return self.answer(
@@ -182,7 +182,7 @@ class Reader(Threaded):
         except AdapterParseError as error:
             if str(error).startswith("The LM returned an empty"):
                 return {}, ["reader"]
-            # The fields of an object with another form, or of a truncated object; else the whole text.
+            # Use the fields of an object that is truncated or has the wrong form, or else the whole text.
             fields: Any = error.parsed_result
             if fields is None or str(error).startswith(_NO_OBJECT):
                 fields = {"answer": _HEADER.sub("", strip_thinking(str(error.lm_response)))}
@@ -192,7 +192,8 @@ class Reader(Threaded):
 class MultipleChoiceReader(Reader):
     """Answers with the text of one option.
 
-    The LM gets the options as the allowed values of its answer. Another answer is returned unchanged.
+    The LM gets the options as the allowed values of its answer. If it answers something else, that answer is returned
+    unchanged.
     """
 
     NAME = "multiple_choice"
@@ -207,19 +208,19 @@ class MultipleChoiceReader(Reader):
             )
 
     def _signature(self, asked: ReaderInput) -> Any:
-        """Return the signature whose answer is an option of the question."""
+        """Return the signature, with the answer restricted to the question's options."""
         return tuned_signature(self.predict, "answer", choices=asked.options)
 
 
 class ShortAnswerReader(Reader):
-    """Answers in a few words. Options of a question are not shown."""
+    """Answers in a few words. The options of a question are not shown."""
 
     NAME = "short_answer"
     SIGNATURE = AnswerShortly
 
 
 class AutoReader(ShortAnswerReader):
-    """Chooses between the options of a question that has options, and answers other questions in a few words.
+    """Chooses an option if the question has options, and otherwise answers in a few words.
 
     The prompts are those of ``multiple_choice`` and ``short_answer``.
     """
@@ -236,10 +237,10 @@ class AutoReader(ShortAnswerReader):
 
 
 class ReasoningReader(Reader):
-    """Thinks in a few sentences, then answers with the text of one option, or in a few words without options.
+    """Reasons in a few sentences, then answers with the text of one option or, without options, in a few words.
 
-    Without passages (``closed_book``), it is a chain of thought from the LM's knowledge. The thoughts are in
-    ``reasoning``. If they are truncated before the answer, the answer is empty.
+    Without passages (``closed_book``), the chain of thought uses only the LM's own knowledge. The prediction has it in
+    ``reasoning``. If the output is truncated before the answer, the answer is empty.
 
     Source: chain of thought, Wei et al. 2022, arXiv 2201.11903, without demonstrations.
     """
@@ -248,7 +249,7 @@ class ReasoningReader(Reader):
     SIGNATURE = ReasonThenAnswer
 
     def _signature(self, asked: ReaderInput) -> Any:
-        """Return the signature whose answer is an option of the question, if the question has options."""
+        """Return the signature; if the question has options, the answer is restricted to them."""
         signature: Any = self.predict.signature
         if not asked.options:
             return signature
@@ -256,16 +257,16 @@ class ReasoningReader(Reader):
 
 
 class GroundedReader(Reader):
-    """Answers in a full sentence from the passages alone and names them, or declines.
+    """Answers in a full sentence from the passages alone and names the passages used, or declines.
 
-    The LM answers, names passages, and says whether the passages hold the answer. If it says no, or declines with a
-    set phrase, the answer is the sentinel ``DECLINED`` without support: a small LM rarely writes that it cannot answer,
-    but it can choose between yes and no. Without passages, the reader declines without an LM call.
+    The LM answers, names passages, and says whether the passages contain the answer. If it says no or declines with a
+    stock phrase, the answer is the sentinel ``DECLINED``, without support. The LM is asked yes or no because a small LM
+    rarely writes that it cannot answer. Without passages, the reader declines without an LM call.
 
-    ``support`` has the ids of passages in the order in which the LM named them. Numbers of passages that were not shown
-    are dropped; the other numbers are not verified. It is empty if the LM named no passage. Numbers in square brackets
-    inside a passage are shown in parentheses, so that they do not look like numbers of passages. Options are shown if
-    the question has them, and the answer is a sentence that names an option.
+    ``support`` contains the ids of the passages that the LM named, in its order; it is empty if the LM named none.
+    Numbers of passages that were not shown are dropped; the other numbers are not verified. Numbers in square brackets
+    inside a passage are shown in parentheses, so that they do not look like passage numbers. Options are shown if the
+    question has them, and the answer is then a sentence that names an option.
     """
 
     NAME = "grounded"
@@ -319,10 +320,10 @@ READERS: dict[str, type[Reader]] = {
 
 
 def make_reader(name: str) -> Reader:
-    """Return a reader by name.
+    """Return a new reader with the given name.
 
     Raises:
-        TechniqueError: There is no reader of this name.
+        TechniqueError: There is no such reader.
     """
     if name not in READERS:
         raise TechniqueError(unknown("reader", name, READERS))
@@ -334,10 +335,10 @@ def _answer(fields: Mapping[str, Any]) -> str:
 
 
 def reader_for(questions: Sequence[Question], reader: str | None) -> str | None:
-    """Return the name of the reader for these questions; None for ``none``.
+    """Return the name of the reader to use for these questions, or None for ``none``.
 
-    ``auto`` stays ``auto`` if some of the questions have options and others have none. If all have options, it becomes
-    ``multiple_choice``; if none has options, ``short_answer``.
+    ``auto`` becomes ``multiple_choice`` if all questions have options, and ``short_answer`` if none has options.
+    Otherwise, it stays ``auto``.
     """
     if reader == "none":
         return None

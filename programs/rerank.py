@@ -1,11 +1,11 @@
-"""Rerank: one deep search with the question, whose passages are then ordered by how well they answer it.
+"""Rerank: run one deep search with the question, then order the passages by how well they answer it.
 
-A baseline for HCQR (arXiv 2603.19008), which reports that reranking one search loses to several good searches, but does
-not give its pool and its budget. A pool of 50 suits a cross-encoder. The default pool is 20, because without a
-cross-encoder the LM is called once per passage: it grades passages one at a time and in parallel, so that their order
-does not matter and all grades take the time of one call. There are few grades; passages with the same grade stay in the
-order of the search. With ``select`` the LM reads the pool as one list instead, in one call; if there is a
-cross-encoder, it orders the pool first.
+A baseline for HCQR (arXiv 2603.19008). That paper reports that reranking the results of one search does worse than
+several good searches, but does not state its pool size or its budget. A pool of 50 suits a cross-encoder. The default
+pool is 20, because without a cross-encoder the LM is called once per passage. It grades the passages one at a time, so
+that their order does not matter, and in parallel, so that all grades take as long as one call. There are only three
+grades; passages with the same grade stay in search order. With ``select``, the LM instead reads the pool as one list,
+in one call; if there is a cross-encoder, it orders the pool first.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class PassageToGrade(dspy.Signature):
 
 
 class Reranking(Technique):
-    """A technique that reranks with a cross-encoder if it has one, else with grades of the LM.
+    """A technique that reranks with a cross-encoder if it has one, otherwise with relevance grades from the LM.
 
-    A grade that cannot be read counts as the middle one (fallback ``grade``).
+    A grade that cannot be read counts as the middle grade (fallback ``grade``).
     """
 
     USES_RERANKER = True
@@ -53,11 +53,11 @@ class Reranking(Technique):
         self.grade_passage = Predict(PassageToGrade)
 
     def rerank(self, question: str, hits: Sequence[Hit], history: History = None) -> tuple[list[Hit], list[str]]:
-        """Return the hits, best first for the question, and the fallbacks.
+        """Return the hits, ordered by how well they fit the question, and the fallbacks.
 
         Args:
-            question: The question, even if another text was searched.
-            hits: Hits without a passage twice. Hits with equal scores keep their order.
+            question: The question, even if the search used a different query.
+            hits: The hits, each with a different passage. Hits with equal scores keep their order.
             history: The conversation before the question. Default none.
         """
         passages, fallbacks = [hit.passage for hit in hits], []
@@ -93,7 +93,7 @@ class Rerank(Reranking):
     )
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Search the question and return the best of the pool."""
+        """Search for the question, and return the best passages in the pool."""
         ranked = fuse("union", self.search([question]))
         fallbacks: list[str] = []
         if not self.knobs["select"] or self.reranker is not None:

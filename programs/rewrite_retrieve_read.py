@@ -1,10 +1,11 @@
 """Rewrite-Retrieve-Read with a frozen rewriter: think about what to look up, then search with new queries.
 
-Ma et al. 2023, arXiv 2305.14283. The rewriter writes several queries or none: none means that the reader answers from
-what it knows. The reader is given the question unchanged. Where we differ: no demonstrations by default (``demos=3``
-shows three of ours; the paper shows one to three training questions); lists are interleaved, so that a small budget
-holds the best of each query (``fusion=union`` joins them one after another, as the original does); options are a
-separate list next to the question.
+Ma et al. 2023, arXiv 2305.14283. The rewriter writes several queries or none; if it writes none, the reader answers
+from what it knows. The reader gets the original question.
+
+Where we differ: there are no demonstrations by default (``demos=3`` shows three of ours; the paper shows one to three
+training questions). Lists are interleaved, so that a small budget includes the best passages for each query
+(``fusion=union`` concatenates the lists, as the original does). Options are a separate list next to the question.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ class QuestionToQueries(dspy.Signature):
 
 
 class RewriteRetrieveRead(Technique):
-    """Searches the queries of a rewriter, or nothing if it writes none.
+    """Searches with a rewriter's queries; if it writes none, nothing is searched (see ``may_skip``).
 
-    ``rewriter`` is a predictor: set its ``lm`` to use another LM than the reader's. If its answer cannot be read, the
-    question is the only query (fallback ``rewrite``).
+    ``rewriter`` is a predictor: to use a different LM than the reader's, set its ``lm``. If its answer cannot be read,
+    the question is the only query (fallback ``rewrite``).
     """
 
     NAME = "rrr"
@@ -69,21 +70,21 @@ class RewriteRetrieveRead(Technique):
 
     @property
     def uses_options(self) -> bool:
-        """Whether the LM sees the options of a question."""
+        """Whether the LM sees a question's options."""
         return bool(self.knobs["rewriter_sees_options"] or self.knobs["select"])
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Search the rewriter's queries, or nothing if it writes none."""
+        """Search with the rewriter's queries; if it writes none, search with the question unless ``may_skip`` is on."""
         limit, may_skip = self.written(), self.knobs["may_skip"]
         shown = list(options or ()) if self.knobs["rewriter_sees_options"] else []
-        # A small LM mistakes a number next to a field for the value of the field, so the number comes last.
+        # A small LM mistakes a number next to a field for the field's value, so the number comes last.
         number = "one query" if limit == 1 else f"at most {limit} queries"
         none = ", or none if nothing has to be looked up" if may_skip else ""
         signature = tuned_signature(self.rewriter, line=f"Write {number}{none}.")
         written = self.rewriter(signature=signature, question=question, options=shown, history=history)
         if written is None:
             return self.retrieve([Query(question)], ["rewrite"])
-        # The original separates queries by semicolons, and so do models within an item of a list.
+        # The original separates queries with semicolons, and models do so inside a list item, too.
         lines = [line for item in written.queries for line in item.split(";")]
         texts = query_texts(lines, self.knobs["n_queries"])
         if not texts and not may_skip:

@@ -1,20 +1,22 @@
-"""Rewrite-Retrieve-Select: search wide for what would settle the question, then keep the passages that do.
+"""Rewrite-Retrieve-Select: search broadly for evidence that would settle the question, then keep only that evidence.
 
-Ours, from parts of others, with as many LM calls as HCQR (arXiv 2603.19008). The first call does the work of HCQR's
-two: it commits to a likely answer and writes queries that support it, separate it from its rivals, and verify the key
-clue. It also writes a sentence of the passage that would settle the question, which is searched too (as in HyDE, arXiv
-2212.10496, and Query2Doc, arXiv 2303.07678). The lists are fused into one pool, larger than what any reader sees. The
-second call selects from it (see ``querywright.programs.selection``).
+This technique is ours. It combines parts of others and makes as many LM calls as HCQR (arXiv 2603.19008). The first
+call does the work of HCQR's two calls: it commits to a likely answer and writes queries that support it, separate it
+from its rivals, and verify the key clue. It also writes a sentence from a hypothetical passage that would settle the
+question, which is used as another query (as in HyDE, arXiv 2212.10496, and Query2Doc, arXiv 2303.07678). The lists are
+fused into one pool, larger than what a reader sees. The second call selects passages from the pool (see
+``querywright.programs.selection``).
 
-What came before: RankGPT (arXiv 2304.09542) lets an LM order a list of passages; SetR (arXiv 2507.06838) trains an LM
-to name what a question needs and to choose a set; OptiSet (arXiv 2601.05027) expands queries and selects a set that
-helps the generator; utility-focused annotation lets an LM label which passages help to answer. Ours is the combination,
-one planning call and one choice, and the criterion: a passage is kept if it moves the decision, and none may be.
+Prior work: RankGPT (arXiv 2304.09542) has an LM order a list of passages. SetR (arXiv 2507.06838) trains an LM to name
+what a question needs and to choose a set. OptiSet (arXiv 2601.05027) expands queries and selects a set that helps the
+generator. In utility-focused annotation, an LM labels which passages help to answer. What is ours is the combination
+(one planning call and one selection call) and the criterion: a passage is kept only if it helps to decide the question,
+and the selection may be empty.
 
-It is made for hybrid search (``rrs@hybrid``) and a large LM: a small one cannot read twenty passages at once. Most of
-its tokens are the pool. To spend fewer, lower ``select_pool``, cut passages to ``select_words`` words, or leave out
-passages with a low fused score (``select_least``); a study with ``objectives: [decision_useful, tokens]`` and lists of
-these knobs draws the front.
+The technique is designed for hybrid search (``rrs@hybrid``) and a large LM; a small LM cannot read twenty passages at
+once. Most of the tokens are spent on the pool. To spend fewer, lower ``select_pool``, truncate passages to
+``select_words`` words, or omit passages with a low fused score (``select_least``). A study with
+``objectives: [decision_useful, tokens]`` and lists of values for these knobs shows the Pareto front.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ class QuestionToSearches(dspy.Signature):
 
 
 class RewriteRetrieveSelect(Technique):
-    """Searches several queries and a hypothetical sentence, and keeps the passages that the LM selects.
+    """Searches with several queries and a hypothetical sentence, and keeps the passages that the LM selects.
 
     If no query can be read, the question is the only query (fallback ``plan``).
     """
@@ -78,7 +80,7 @@ class RewriteRetrieveSelect(Technique):
         self.plan_searches = Predict(QuestionToSearches)
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Search the queries and the hypothetical sentence; the selection follows (``select``)."""
+        """Search with the queries and the hypothetical sentence; the base class then runs the selection."""
         count = self.written()
         line = f"Write {count} queries." if count > 1 else "Write one query."
         signature = tuned_signature(self.plan_searches, line=line)

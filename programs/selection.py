@@ -1,16 +1,16 @@
-"""Selection: the LM reads the pool side by side and names the passages that help most to decide.
+"""Selection: the LM reads the whole pool in one prompt and names the passages that help most to decide the question.
 
-A listwise reranker (as in RankGPT, Sun et al. 2023, arXiv 2304.09542) with two differences: it is asked what decides
-the question, not what is about it, and it may name fewer passages than there is room for, or none. Every technique that
-asks an LM has it as the knob ``select``. By default it reads whole passages, because the deciding sentence is often the
-last one.
+This is a listwise reranker (as in RankGPT, Sun et al. 2023, arXiv 2304.09542) with two differences. The prompt asks
+which passages decide the question, not which are about it, and the LM may name fewer passages than there is room for,
+or none. Every technique that calls an LM has the selection as the knob ``select``. By default, the LM reads whole
+passages, because the deciding sentence is often the last one.
 
-``select_by=needs`` is another prompt, for questions that take several passages: the LM first names what must be known,
-then chooses a set that contains it, as SetR (arXiv 2507.06838) and OptiSet (arXiv 2601.05027) do. Where we differ: no
-training, and a prompt of ours.
+``select_by=needs`` uses a different prompt, for questions that require several passages: the LM first names what must
+be known, then chooses a set that contains it, as in SetR (arXiv 2507.06838) and OptiSet (arXiv 2601.05027). Where we
+differ: there is no training, and the prompt is ours.
 
-``select_words`` costs fewer tokens: of each passage the LM reads only sentences up to this number of words, first those
-that share rare words with the question, the options, and the queries, then their neighbors. The reader sees whole
+``select_words`` saves tokens: the LM reads only part of each passage, up to this number of words. Sentences that share
+rare words with the question, the options, and the queries come first, then their neighbors. The reader sees whole
 passages.
 """
 
@@ -61,7 +61,7 @@ SELECT_MOST = Knob(
     when={"select": (True,)},
     search=False,
 )
-"""Lets several budgets share one answer of the LM: smaller budgets take its beginning."""
+"""Lets several budgets share one LM answer: smaller budgets use the beginning of its list."""
 SELECT_BY = Knob(
     "select_by",
     "decision",
@@ -111,22 +111,23 @@ class PassagesToNeededSet(dspy.Signature):
 
 
 SELECTORS = {"decision": PassagesToSelection, "needs": PassagesToNeededSet}
-"""The prompt of each value of ``select_by``."""
+"""The prompt for each value of ``select_by``."""
 
 
 def select(
     technique: Technique, found: dspy.Prediction, question: str, options: Sequence[str], history: Sequence[str] = ()
 ) -> dspy.Prediction:
-    """Return the passages that the LM selects from the pool of a technique.
+    """Return the prediction with the passages that the LM selects from a technique's pool.
 
-    If the answer cannot be read or names no passage of the pool, the pool is unchanged (fallback ``select_passages``).
+    If the answer cannot be read or contains only invalid numbers, the first passages of the pool are kept (fallback
+    ``select_passages``).
 
     Args:
-        technique: The technique, which calls the LM and has the number of passages to keep.
-        found: The pool, as returned by ``forward`` of the technique.
+        technique: The technique, which calls the LM and sets the number of passages to keep.
+        found: The pool, as returned by the technique's ``forward``.
         question: The question.
         options: Its options; empty if it has none.
-        history: Turns of the conversation before it. Default none.
+        history: The turns of the conversation before the question. Default none.
     """
     pool, kept = list(found.passages), technique.max_passages
     if not pool:
@@ -141,16 +142,16 @@ def select(
 
 
 def windows(pool: Sequence[Passage], texts: Sequence[str], words: int) -> list[Passage]:
-    """Return the passages, each cut to the sentences that match best.
+    """Return the passages, each shortened to its best-matching sentences.
 
-    The score of a sentence is the sum over the words that it shares with the texts, in which words that are rare in the
-    pool have more weight, plus the scores of the neighboring sentences. Sentences stay in order; ``...`` replaces the
-    others.
+    A sentence's score counts the words that it shares with the texts, with more weight for words that are rare in the
+    pool. The scores of the neighboring sentences are added. The sentences that are kept stay in order; ``...`` replaces
+    the rest.
 
     Args:
         pool: The passages.
         texts: The question, its options, and the queries.
-        words: Words of each passage at most; its best sentence is kept whole.
+        words: Maximum number of words per passage; the best sentence is always kept whole.
     """
     from querywright.retrieval.words import query_terms, terms
 
@@ -177,8 +178,8 @@ def windows(pool: Sequence[Passage], texts: Sequence[str], words: int) -> list[P
 def _chosen(technique: Technique, pool: list[Passage], read: Sequence[Passage], **asked: Any) -> list[Passage] | None:
     """Return the passages that the LM names, or None if its answer cannot be read.
 
-    If the pool does not fit the LM's context, the LM reads its first half. ``read`` holds the text that the LM reads of
-    each passage of the pool.
+    If the pool does not fit into the LM's context, the LM reads only the first half. ``read`` contains the passages of
+    the pool with the text that the LM reads.
     """
     predictor: Any = technique.select_passages
     most = max(technique.knobs["select_most"], technique.max_passages)
@@ -192,11 +193,11 @@ def _chosen(technique: Technique, pool: list[Passage], read: Sequence[Passage], 
 
 
 def named(numbers: Sequence[int], pool: Sequence[Passage]) -> list[Passage] | None:
-    """Return the passages of those numbers, each once; None if no passage has any of the numbers.
+    """Return the passages with the given numbers, without duplicates; None if there are numbers but none is valid.
 
     Args:
-        numbers: The LM's numbers; the first passage is 1.
-        pool: The passages that it read.
+        numbers: The numbers that the LM named; the first passage is 1.
+        pool: The passages that the LM read.
     """
     places = [number - 1 for number in dict.fromkeys(numbers) if 1 <= number <= len(pool)]
     return [pool[place] for place in places] if places or not numbers else None

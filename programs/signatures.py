@@ -1,4 +1,4 @@
-"""A predictor's signature for one call: with the options of a question, the length of a list, or a history."""
+"""Adapt a predictor's signature to one call: add a question's options, the length of a list, or a history."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _OPTIONS = "options are the possible answers."
 def tuned_signature(
     predictor: dspy.Predict, field: str = "", *, choices: Sequence[str] = (), line: str = "", **changes: Any
 ) -> Any:
-    """Return the predictor's signature, with its tuned instructions, for one call. Equal signatures are made once.
+    """Return the predictor's signature, with its tuned instructions, for one call. Equal signatures are created once.
 
     Args:
         predictor: The predictor, which is not changed.
-        field: The output that is changed. Default: none.
-        choices: The only values that the field may have. Default: any.
+        field: The output field to change. Default: none.
+        choices: The only values that the field may have. Default: any value.
         line: A line to add to the instructions. Default: none.
-        changes: Other properties of the field, as arguments of DSPy's ``with_updated_fields``.
+        changes: Other properties of the field, as arguments to DSPy's ``with_updated_fields``.
     """
     tuned: Any = predictor.signature
     told = repr([one.json_schema_extra for one in tuned.fields.values()])
@@ -36,7 +36,7 @@ def after_history(signature: Any, turns: Sequence[str]) -> dict[str, Any]:
     """Return the additional inputs that show a predictor the conversation before the question.
 
     Args:
-        signature: Its signature for the call.
+        signature: The predictor's signature for the call.
         turns: The turns of the conversation.
     """
     told = repr([one.json_schema_extra for one in signature.fields.values()])
@@ -44,12 +44,12 @@ def after_history(signature: Any, turns: Sequence[str]) -> dict[str, Any]:
 
 
 def with_options(signature: Any, options: Sequence[str]) -> dict[str, Any]:
-    """Return the additional inputs that show a predictor the options of the question.
+    """Return the additional inputs that show a predictor the question's options.
 
-    They are empty if there are no options, or if the prompt has no question or shows options already.
+    The result is empty if there are no options, or if the prompt has no question or already shows options.
 
     Args:
-        signature: Its signature for the call.
+        signature: The predictor's signature for the call.
         options: The options of the question.
     """
     if not options or "question" not in signature.input_fields or "options" in signature.fields:
@@ -81,8 +81,8 @@ def _made(
     line: str,
     changes: tuple[tuple[str, Any], ...],
 ) -> Any:
-    # The cache's key has the instructions and the descriptions, because they can be changed in place, and the choices,
-    # because two Literals that differ only in their order are equal.
+    # The cache key includes the instructions and the descriptions, because they can be changed in place, and the
+    # choices, because two Literals that differ only in their order are equal.
     made = tuned.with_instructions(f"{instructions}\n{line}") if line else tuned
     if not field:
         return made

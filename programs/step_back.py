@@ -1,9 +1,9 @@
-"""Step-Back prompting: search the question and a more general question about its principle or background.
+"""Step-Back prompting: search for the question and a more general question about its principle or background.
 
-Zheng et al. 2023, arXiv 2310.06117. The reader answers the original question from the passages of both. The question's
-passages come first, as in LangChain. The equal shares of the budget are ours: if one needs less, the other gets the
-rest. Where we differ: no demonstrations by default. ``demos=1`` shows one of ours; the paper shows one demonstration,
-and LangChain two.
+Zheng et al. 2023, arXiv 2310.06117. The reader answers the original question from the passages of both searches. As in
+LangChain, the passages for the original question come first. The equal shares of the budget are ours: if one search has
+fewer passages, the other gets the rest. Where we differ: there are no demonstrations by default. ``demos=1`` shows one
+of ours; the paper shows one demonstration, and LangChain shows two.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class QuestionToStepBack(dspy.Signature):
 
 
 class StepBackRetrieval(Technique):
-    """Searches the question and a step-back question.
+    """Searches for the question and a step-back question.
 
     If the step-back question cannot be read, the question is the only query (fallback ``step_back``).
     """
@@ -52,7 +52,7 @@ class StepBackRetrieval(Technique):
         self.step_back = Predict(QuestionToStepBack)
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Search the question and the more general one behind it."""
+        """Search for the question and the more general question behind it."""
         made = self.step_back(question=question, history=history)
         text = query_in(made, "step_back_question")
         if not text:

@@ -1,6 +1,6 @@
-"""What a technique does while it answers a question: LM calls, searches, and parallel calls, each recorded.
+"""Run and record the steps of a technique while it answers a question: LM calls, searches, and parallel calls.
 
-A trace shows the record of each step. This module decides nothing.
+A trace shows the record of each step. This module contains no technique-specific logic.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MOST_THREADS = 32
-"""The most calls of one question that run in parallel."""
+"""Maximum number of parallel calls per question."""
 MOST_QUESTIONS = 128
-"""The most questions of event loops that are answered at a time; others wait for a thread."""
+"""Maximum number of questions from event loops that are answered at a time; others wait for a thread."""
 
 _threads = ThreadPoolExecutor(MOST_QUESTIONS, thread_name_prefix="querywright-question")
 
@@ -45,11 +45,11 @@ class Record:
     Args:
         kind: ``lm``, ``search``, ``rerank`` or ``gate``.
         name: The predictor, or the action.
-        stage: The number of the stage, from 1; steps of one stage ran in parallel.
+        stage: The number of the stage, from 1; steps in the same stage ran in parallel.
         given: The inputs that a person may want to read.
-        made: The output; None for an LM's answer that could not be read.
-        scores: For a search: the scores of each query's hits, best first.
-        lm: For an LM step: the name of the LM.
+        made: The output; None for an LM answer that could not be read.
+        scores: For a search, the scores of each query's hits, best first.
+        lm: For an LM step, the name of the LM.
     """
 
     kind: str
@@ -62,12 +62,12 @@ class Record:
 
 
 class Steps:
-    """The records of one call of a technique.
+    """The records of one call to a technique.
 
     Args:
         technique: The technique that answers the question; None outside of a technique.
-        stage: The stage of every record, for parallel steps. Default None: each record begins a stage.
-        canceled: Is set when the result is no longer needed. Default: never.
+        stage: The stage of every record, for parallel steps. Default None: each record starts a new stage.
+        canceled: Event that is set when the result is no longer needed. Default: never set.
         options: The options of the question. Default none.
     """
 
@@ -85,18 +85,18 @@ class Steps:
         self._stage, self._fixed = stage or 0, stage is not None
 
     def next_stage(self) -> int:
-        """Return the number of the stage that begins now."""
+        """Return the number of the stage that starts now."""
         self._stage += not self._fixed
         return self._stage
 
 
 @dataclass(frozen=True, slots=True)
 class QuestionContext:
-    """The context of a question, in its thread and in contexts copied from it.
+    """The context of a question, in its thread and in contexts copied from that thread.
 
     Args:
-        steps: The records of the technique; None outside of a technique.
-        nearest: The object that chooses the demonstrations of each call, and their number; None to show all.
+        steps: The technique's records; None outside of a technique.
+        nearest: The object that chooses the demonstrations for each call, and how many; None to show all.
         listener: Receives events; None for no listener.
     """
 
@@ -109,7 +109,7 @@ _question = contextvars.ContextVar("querywright_question", default=QuestionConte
 
 
 def question_context() -> QuestionContext:
-    """Return the context of the question that is answered in this thread."""
+    """Return the context of the question that this thread is answering."""
     return _question.get()
 
 
@@ -123,17 +123,17 @@ def _surrounded(**changes: Any) -> Iterator[None]:
 
 
 def telling(listener: Listener | None) -> AbstractContextManager[None]:
-    """Send events of the work inside the ``with`` block to a listener; if None, to no listener."""
+    """Send the events inside the ``with`` block to a listener; if None, do not send them."""
     return _surrounded(listener=listener)
 
 
 def showing(nearest: NearestDemos, count: int) -> AbstractContextManager[None]:
-    """Inside the ``with`` block, show ``count`` demonstrations in each call of a predictor; 0 for all."""
+    """Inside the ``with`` block, show ``count`` demonstrations in each predictor call; 0 for all."""
     return _surrounded(nearest=(nearest, count) if count else None)
 
 
 def shown_demos(predictor: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the demonstrations that are chosen for a call, as an additional input; empty if none are chosen."""
+    """Return the demonstrations chosen for a call, as an additional input; empty if none need to be chosen."""
     chosen = _question.get().nearest
     if chosen is None or "demos" in inputs or not getattr(predictor, "demos", None):
         return {}
@@ -142,20 +142,20 @@ def shown_demos(predictor: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def current_technique() -> Any:
-    """Return the technique that answers a question in this thread; None outside of ``recording``."""
+    """Return the technique that is answering a question in this thread; None outside of ``recording``."""
     steps = _question.get().steps
     return None if steps is None else steps.technique
 
 
 def _shown_options() -> Sequence[str]:
-    """Return the options of the question that is answered in this thread."""
+    """Return the options of the question that this thread is answering."""
     steps = _question.get().steps
     return () if steps is None else steps.options
 
 
 @contextlib.contextmanager
 def recording(technique: Any, options: Sequence[str] = ()) -> Iterator[list[Record]]:
-    """Collect the records of the steps inside the ``with`` block, including ``parallel`` calls.
+    """Collect the records of all steps inside the ``with`` block, including ``parallel`` calls.
 
     Args:
         technique: The technique that answers a question.
@@ -168,14 +168,14 @@ def recording(technique: Any, options: Sequence[str] = ()) -> Iterator[list[Reco
 
 
 def record(kind: str, name: str, given: Mapping[str, Any], made: Any, **more: Any) -> None:
-    """Add the record of a step that has ended; outside of ``recording``, do nothing.
+    """Add the record of a finished step; outside of ``recording``, do nothing.
 
     Args:
         kind: See ``Record``.
         name: See ``Record``.
         given: See ``Record``.
         made: See ``Record``.
-        more: ``scores`` and ``lm`` of ``Record``.
+        more: ``scores`` and ``lm``; see ``Record``.
     """
     steps = _question.get().steps
     if steps is not None:
@@ -185,17 +185,17 @@ def record(kind: str, name: str, given: Mapping[str, Any], made: Any, **more: An
 
 
 class Predict(dspy.Predict):
-    """A ``dspy.Predict`` for techniques: it returns None if the answer cannot be read, and it records its calls.
+    """A ``dspy.Predict`` for techniques: it records its calls, and returns None if the answer cannot be read.
 
-    A call takes the arguments of ``dspy.Predict``, and ``history``: the turns of the conversation before the question,
-    which the LM sees if the technique's knob ``use_history`` is on. A prompt with the question also shows its options
-    if the knob ``sees_options`` is on. If an answer cannot be read, ``PromptAdapter`` asks once more before this
-    predictor returns None. An outage, a spent budget, or a bug raises an error, as in DSPy.
+    A call takes the same arguments as ``dspy.Predict``, plus ``history``: the turns of the conversation before the
+    question. The LM sees them if the technique's knob ``use_history`` is on. If the knob ``sees_options`` is on, a
+    prompt with the question also shows its options. If an answer cannot be read, ``PromptAdapter`` asks once more
+    before this predictor returns None. An outage, a spent budget, or a bug raises an error, as in DSPy.
 
     Args:
         signature: The signature; its docstring is the prompt.
-        call_fields: Further fields that the signature of a call may have, and a demonstration may contain.
-        config: Further arguments of ``dspy.Predict``.
+        call_fields: Additional fields that the signature for a call may have and that demonstrations may contain.
+        config: Additional arguments for ``dspy.Predict``.
     """
 
     def __init__(self, signature: Any, *, call_fields: Sequence[str] = (), **config: Any) -> None:
@@ -227,11 +227,11 @@ class Predict(dspy.Predict):
 
 
 def parallel(calls: Sequence[Callable[[], T]]) -> list[T]:
-    """Call functions in parallel threads, at most ``MOST_THREADS`` at a time, and return the results in their order.
+    """Call functions in parallel threads, at most ``MOST_THREADS`` at a time, and return their results in order.
 
-    After the first failure no further call begins, and its error is raised. Running calls end with the process, so a
-    call that hangs blocks neither the process nor Ctrl-C. All records have one stage, and DSPy's trace has the LM calls
-    in the order of the functions.
+    After the first failure, no further call starts, and the error is raised. Running calls end with the process, so a
+    call that hangs blocks neither the process nor Ctrl-C. All records have the same stage, and in DSPy's trace, the LM
+    calls are in the order of the functions.
 
     Args:
         calls: Functions without arguments, such as ``functools.partial``.
@@ -250,7 +250,7 @@ def parallel(calls: Sequence[Callable[[], T]]) -> list[T]:
         if failed.is_set():
             return None  # the error is raised instead
         if steps is not None:
-            _question.set(replace(_question.get(), steps=parts[number]))  # in this thread's copy of the context
+            _question.set(replace(_question.get(), steps=parts[number]))  # only in this thread's copy of the context
         try:
             with _tracing(traces[number]), apart(number):
                 return calls[number]()
@@ -283,10 +283,10 @@ def _tracing(trace: list[Any]) -> Iterator[None]:
 
 
 class Threaded(dspy.Module):
-    """A module whose ``acall`` runs its call in a thread, so that it does not block an event loop."""
+    """A module whose ``acall`` runs the call in a thread, so that it does not block the event loop."""
 
     async def acall(self, *args: Any, **inputs: Any) -> Any:
-        """Call the module in a thread. A canceled call ends after its current step."""
+        """Call the module in a thread. If canceled, the call ends after its current step."""
         steps, context = Steps(None), contextvars.copy_context()
         context.run(_question.set, replace(_question.get(), steps=steps))
         call = partial(context.run, self.__call__, *args, **inputs)

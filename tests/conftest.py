@@ -1,4 +1,4 @@
-"""Every test has a working folder of its own and no network; the embedded model is re-encoded once a run."""
+"""Every test has its own workspace and no network; the embedded model is re-encoded once per run."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-os.environ["HF_HUB_OFFLINE"] = "1"  # it is read when huggingface_hub is imported
-os.environ.setdefault("GOMP_SPINCOUNT", "100")  # read when torch is; tests that wait for a core by spinning take it
-os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "true"  # read when litellm is, which else downloads its prices
+os.environ["HF_HUB_OFFLINE"] = "1"  # read by huggingface_hub on import
+os.environ.setdefault("GOMP_SPINCOUNT", "100")  # read by torch on import; keeps waiting threads from occupying cores
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "true"  # read by litellm on import, which otherwise downloads its prices
 
-# An example that takes long says that the machine is busy, and nothing of what is tested.
+# A slow example shows only that the machine is busy, and nothing about the code under test.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _interrupts_reach_processes() -> None:
-    """A test run started in the background inherits that Ctrl-C is ignored, and so would every process it starts."""
+    """Handle Ctrl-C: a test run started in the background ignores it, and so would every process that it starts."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
 def model_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the re-encoded model lies, for all processes of a run."""
+    """The folder with the re-encoded model, shared by all processes in a run."""
     folder = tmp_path_factory.getbasetemp()
     folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "models"
     folder.mkdir(exist_ok=True)
@@ -51,7 +51,7 @@ def working_folder(
 
 @pytest.fixture
 def chromium(tmp_path: Path) -> Callable[..., str]:
-    """What Chromium makes of a page, as HTML; without Chromium the test is skipped."""
+    """Return a function that renders a page in Chromium and returns the HTML; without Chromium, the test is skipped."""
     found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if found is None:
         pytest.skip("there is no chromium")
@@ -67,7 +67,7 @@ def chromium(tmp_path: Path) -> Callable[..., str]:
 
 @pytest.fixture
 def server() -> Iterator[Any]:
-    """The scripted LM of the command line's tests, for tests of the API."""
+    """The scripted LM server from the command-line tests, for API tests."""
     scripted = runpy.run_path(str(Path(__file__).parent / "cli" / "conftest.py"))["ScriptedServer"]()
     yield scripted
     scripted.close()
@@ -75,7 +75,7 @@ def server() -> Iterator[Any]:
 
 @pytest.fixture
 def chat_server() -> Iterator[Callable[..., Any]]:
-    """Starts OpenAI-compatible servers that answer from a script: see ``scripted_server.py``."""
+    """Return a function that starts OpenAI-compatible servers with scripted answers; see ``scripted_server.py``."""
     server_class = runpy.run_path(str(Path(__file__).with_name("scripted_server.py")))["ScriptedServer"]
     servers: list[Any] = []
 
@@ -90,7 +90,7 @@ def chat_server() -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture
 def remote(chat_server: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-    """An LM whose server answers from a script, and that server; nothing is waited between attempts."""
+    """Return a function that creates an LM and its scripted server; there is no delay between attempts."""
     from querywright.models.circuit_breaker import Limits
     from querywright.models.lm import engine_of, resolve_lm
 
@@ -111,7 +111,7 @@ def remote(chat_server: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Any]:
-    """A private server: see ``postgres.py`` of the tests of studies."""
+    """A private PostgreSQL server; see ``postgres.py`` in the tests for studies."""
     module = runpy.run_path(str(Path(__file__).with_name("optimize") / "study" / "postgres.py"))
     reason = module["missing"]()
     if reason:

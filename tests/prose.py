@@ -1,4 +1,4 @@
-"""Plain words: report the phrases that the project avoids, with their replacements. ``make lint`` runs this.
+"""Report phrases that the project avoids, with their replacements. ``make lint`` runs this script.
 
 Run: python tests/prose.py [FILE ...]
 """
@@ -48,11 +48,11 @@ RULES = {
     r"calls? a (?:question|passage)": "calls per question",
     r"what (?:was|were|came) (?:found|asked|written|said|given|of)": "the noun: the results, the answer",
 }
-"""A pattern and the words to write instead. A space in a pattern matches any gap, also the end of a line."""
+"""Patterns, each with the words to write instead. A space in a pattern matches any white space, even a line break."""
 
 
 def findings(text: str) -> Iterator[tuple[int, str, str]]:
-    """Yield the line, the phrase, and the replacement for each phrase outside of code and addresses of links."""
+    """Yield the line, the phrase, and the replacement for each phrase found outside code and link URLs."""
     code = r"^```.*?^```$|`[^`]+`|\]\([^)]+\)"
     text = re.sub(code, lambda match: re.sub(r"[^\n]", "-", match[0]), text, flags=re.MULTILINE | re.DOTALL)
     for pattern, replacement in RULES.items():
@@ -61,7 +61,7 @@ def findings(text: str) -> Iterator[tuple[int, str, str]]:
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield each text of a file with its first line: docstrings and messages of Python, or the whole page."""
+    """Yield each text in a file with its first line: every string in Python code, or a whole page."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".py":
         nodes = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant))

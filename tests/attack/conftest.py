@@ -1,7 +1,7 @@
-"""Attacks: what is damaged, cut, killed or hostile is held against a promise, and each attempt is counted.
+"""Attacks: test each guarantee with damaged, truncated, killed, or hostile input, and count the attempts.
 
-``make attack SCALE=10`` makes ten times as many attempts as the slow tests do. At its end a table says how often each
-promise was tried, held and broken; a test of a promise that was broken fails. Modules here are marked ``slow``.
+``make attack SCALE=10`` makes ten times as many attempts as the slow tests do. At the end, a table shows how often each
+guarantee was tested, held, and broken. A test fails if its guarantee was broken. Modules here are marked ``slow``.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _TOTAL: Counter[tuple[str, bool]] = Counter()
 
 
 class Attack:
-    """Counts what one test tries."""
+    """Counts the attempts of one test."""
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, bool]] = Counter()
         self.broken: list[str] = []
 
     def tried(self, promise: str, held: bool, case: object = "") -> None:
-        """Count one attempt at a promise; the case is told where it did not hold."""
+        """Count one attempt to break a guarantee; if it did not hold, the case is reported."""
         self.counts[promise, held] += 1
         if not held:
             self.broken.append(f"{promise}: {case}")
@@ -36,14 +36,14 @@ class Attack:
 
 @pytest.fixture
 def attack(request: pytest.FixtureRequest) -> Attack:
-    """Takes what is tried: ``attack.tried(promise, held)``."""
+    """Records attempts: ``attack.tried(promise, held)``."""
     request.node.attack = Attack()
     return request.node.attack
 
 
 @pytest.fixture
 def served() -> Iterator[Callable[[Any], Any]]:
-    """Has a server answer in a thread until the test ends; gives it."""
+    """Return a function that runs a server in a thread until the test ends, and returns the server."""
     with ExitStack() as closing:
 
         def start(server: Any) -> Any:
@@ -58,7 +58,7 @@ def served() -> Iterator[Callable[[Any], Any]]:
 
 @pytest.fixture(scope="session")
 def times() -> Callable[[int], int]:
-    """How many attempts are made in place of so many, at this scale."""
+    """Return a function that scales a number of attempts to the current ``SCALE``."""
     return lambda count: max(1, round(count * SCALE))
 
 

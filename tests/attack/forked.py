@@ -1,6 +1,6 @@
-"""Runs commands in forks of one process that has imported everything, and ends them when told: a kill costs no start.
+"""Run commands in forks of one process that has already imported everything, so that each kill needs no new start.
 
-Started as a script: it reads an order a line on standard input, and says on standard output how it ended.
+When started as a script, it reads one order per line from standard input, and reports each outcome on standard output.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ WARM = (
 
 
 class Forks:
-    """The process, seen from a test.
+    """The process, as used by a test.
 
     Args:
-        environment: Beside that of the test.
+        environment: Variables to add to the test's environment.
     """
 
     def __init__(self, **environment: str) -> None:
@@ -41,9 +41,9 @@ class Forks:
     def start(
         self, folder: Path, *arguments: object, kill: float | None = None, said: Path | None = None, **environment: str
     ) -> None:
-        """Begin a command in a folder, whose working folder is ``home`` in it; killed after so many seconds.
+        """Start a command in a folder, with ``home`` in that folder as its workspace; kill it after ``kill`` seconds.
 
-        What it says is kept in the folder ``said`` for as long as it runs, by default beside what it writes.
+        While the command runs, its output is kept in the folder ``said``, by default next to the files that it writes.
         """
         given = {"QUERYWRIGHT_HOME": str(folder / "home"), **environment}
         order = {
@@ -57,7 +57,7 @@ class Forks:
         self.process.stdin.flush()
 
     def end(self) -> tuple[int, float, str]:
-        """Wait for it; its status (negative: the signal that ended it), its seconds, and what it said."""
+        """Wait for the command; return its status (negative: the signal that ended it), its seconds, and its output."""
         return tuple(json.loads(self.process.stdout.readline()))
 
     def run(self, folder: Path, *arguments: object, **given: Any) -> tuple[int, float, str]:
@@ -92,7 +92,7 @@ def fork(order: dict[str, Any], words: Any) -> tuple[int, float, str]:
             os._exit(status)
     while not (ended := os.waitpid(child, os.WNOHANG))[0]:
         if order["kill"] is not None and time.monotonic() - began >= order["kill"]:
-            os.kill(child, signal.SIGKILL)  # it has a group of its own only once it has begun
+            os.kill(child, signal.SIGKILL)  # it has its own process group only after it has started
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child, signal.SIGKILL)
         time.sleep(0.001)

@@ -1,4 +1,4 @@
-"""Write ``expected/`` anew, all scenarios or those that are named: ``python tests/golden/regenerate.py [NAME ...]``."""
+"""Regenerate ``expected/`` for all or only the named scenarios: ``python tests/golden/regenerate.py [NAME ...]``."""
 
 from __future__ import annotations
 

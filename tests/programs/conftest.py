@@ -1,4 +1,4 @@
-"""An LM and a retriever that answer from a script and remember what they were asked."""
+"""Fixtures: an LM and a retriever that answer from a script and record their requests."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from querywright.retrieval.question_index import Matching, QuestionIndex
 from querywright.retrieval.types import Hit
 
 PLANT = "Zyzzyva"
-"""Stands in every text that the scripted LM writes of its own accord, and nowhere else."""
+"""A word that appears in every text that the scripted LM fills in itself, and nowhere else."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,10 @@ Step = str | Mapping[str, Any] | lm15.ThinkingPart | Callable[[Asked], str]
 
 
 class ScriptedEngine:
-    """Answers with the steps in turn, the last one again and again.
+    """Answers with the steps in order, and then repeats the last one.
 
-    A step is the text of an answer, a mapping of fields to values (what it lacks is filled in), thoughts without
-    a text, or a function of the request.
+    A step is the text of an answer, a mapping of fields to values (missing fields are filled in), thoughts without
+    text, or a function of the request.
     """
 
     supports_response_schema = True
@@ -98,7 +98,7 @@ class ScriptedEngine:
 
 
 class ScriptedRetriever:
-    """Finds passages in an order that depends on the query alone. It does not say how it is to be copied."""
+    """Returns passages in an order that depends only on the query. It does not define how to copy it."""
 
     kind = "dense"
 
@@ -126,7 +126,7 @@ class ScriptedRetriever:
 
 
 class HashedEmbedder:
-    """Vectors that depend on the text and mean nothing."""
+    """Returns meaningless vectors that depend only on the text."""
 
     id, dimension = "hashed", 8
 
@@ -137,7 +137,7 @@ class HashedEmbedder:
 
 
 class RecordingIndex(QuestionIndex):
-    """A question index that remembers what it was asked."""
+    """A question index that records its searches."""
 
     searches: list[tuple[tuple[str, ...], int]]
 
@@ -148,7 +148,7 @@ class RecordingIndex(QuestionIndex):
 
 @pytest.fixture(scope="session")
 def indexes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RecordingIndex]:
-    """Question indexes over twelve passages: ``full``, and one that is ``stale`` throughout and finds nothing."""
+    """Two question indexes for twelve passages: ``full``, and ``stale``, which is outdated and finds nothing."""
     home, embedder, made = tmp_path_factory.mktemp("questions"), HashedEmbedder(), {}
     passages = numbered_passages()[:12]
     texts = {p.id: [f"What is fact {n} of {p.title}?" for n in range(64)] for p in passages}  # more than any coverage
@@ -182,7 +182,7 @@ def plant() -> str:
 
 @pytest.fixture
 def scripted() -> Callable[..., dspy.LM]:
-    """Makes an LM that answers with some steps; ``lm.engine.asked`` holds what it was asked."""
+    """Return a function that creates an LM from a list of steps; ``lm.engine.asked`` has the LM's requests."""
 
     def make(*steps: Step) -> dspy.LM:
         engine = ScriptedEngine(steps)
@@ -193,13 +193,13 @@ def scripted() -> Callable[..., dspy.LM]:
 
 @pytest.fixture
 def asking() -> Callable[..., Any]:
-    """A context in which programs ask an LM, under querywright's adapter or another."""
+    """Return a context in which programs call an LM, with querywright's adapter or a different one."""
     return lambda lm, adapter=None: dspy.context(lm=lm, adapter=adapter or PromptAdapter())
 
 
 @pytest.fixture
 def run(retriever: Any, scripted: Callable[..., dspy.LM], asking: Callable[..., Any]) -> Callable[..., Any]:
-    """Runs a technique with some answers of the LM; gives the result and what the LM was asked."""
+    """Return a function that runs a technique with scripted answers, and returns the result and the LM's requests."""
 
     def run(
         technique: Any,
@@ -225,7 +225,7 @@ def passages() -> list[Passage]:
 
 @pytest.fixture
 def retriever(request: pytest.FixtureRequest, passages: list[Passage]) -> ScriptedRetriever | RecordingIndex:
-    """One that the technique which the test is about, by its parameter ``name``, can search."""
+    """A retriever that suits the technique under test, which is named by the test's parameter ``name``."""
     return _index(request, "full") or ScriptedRetriever(passages)
 
 
@@ -236,7 +236,7 @@ def nothing(request: pytest.FixtureRequest) -> ScriptedRetriever | RecordingInde
 
 
 def _index(request: pytest.FixtureRequest, name: str) -> RecordingIndex | None:
-    """An index for a test about a technique that searches nothing else."""
+    """Return an index if the technique under test can search only question indexes."""
     technique = getattr(getattr(request.node, "callspec", None), "params", {}).get("name")
     if technique not in TECHNIQUES or TECHNIQUES[technique].ENGINE != "questions":
         return None

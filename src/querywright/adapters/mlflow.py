@@ -38,7 +38,7 @@ def log(
 ) -> str:
     """Log a result as one run, with a nested run for each arm and each trial.
 
-    MLflow uses this layout for its own parameter searches, so its tables and charts can compare the arms. Each metric
+    MLflow lays out parameter searches in the same way, so its tables and charts can compare the arms. Each metric
     is logged with its interval (``accuracy``, ``accuracy.low``, ``accuracy.high``), and each arm also logs its lead
     over the baseline (``accuracy.lead``, ``.lead.low``, ``.lead.high``, ``.lead.p``). A trial's metrics on dev start
     with ``dev/``. ``recall@5`` is logged as ``recall_at_5``. The outer run repeats the recommended arm's metrics. If a

@@ -228,7 +228,7 @@ class Store(Shared):
         """Execute a SQL statement as one transaction, and return its rows and the number of rows it changed.
 
         Args:
-            statement: SQL that both SQLite and PostgreSQL support; ``:keys`` stands for a list.
+            statement: SQL that both SQLite and PostgreSQL support; ``:keys`` is replaced by a list.
             values: Values for the statement's parameters.
 
         Raises:
