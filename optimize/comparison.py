@@ -254,7 +254,7 @@ def compare(
         raise InputError(f"the baseline {baseline!r} is not among the programs {', '.join(arms)}; name one of them")
     twice = sorted(set(arms) & {CLOSED_BOOK, ORACLE}) if references else []
     if twice:
-        raise InputError(f"{twice[0]!r} is a program and the name of a reference; give the program another name")
+        raise InputError(f"{twice[0]!r} is the name of both a program and a reference; rename the program")
 
     asked = questions
     beside = References.of(arms, asked) if references else References()
@@ -344,8 +344,8 @@ def read_settings(folder: str | Path) -> dict[str, Any]:
     in_memory = [name for name, text in arms.items() if text is None]
     if in_memory:
         raise InputError(
-            f"{file.parent.name!r} compares programs that were in memory ({', '.join(in_memory)}), so no program can "
-            f"be added; {ANOTHER_FOLDER}"
+            f"{file.parent.name!r} compares in-memory programs ({', '.join(in_memory)}), which were not saved, so no "
+            f"program can be added; {ANOTHER_FOLDER}"
         )
     return settings
 

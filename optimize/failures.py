@@ -128,7 +128,7 @@ class Failures:
             raise TooManyFailuresError(
                 f"{total.unreadable} of {total.answers} answers of the LM in {self.name!r} could not be read, even "
                 f"after a second request (limit: {share:.0%}, --max-unreadable, or max_unreadable of Limits). Last "
-                f"answer: {said}. Nothing was decided from them: use an LM that answers in the requested form",
+                f"answer: {said}. Nothing was chosen. Use an LM that answers in the requested form",
                 Counter(unreadable=total.unreadable),
             )
 

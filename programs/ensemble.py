@@ -40,7 +40,7 @@ class Ensemble(RAG):
 
     def __init__(self, members: Sequence[RAG]) -> None:
         if not 2 <= len(members) <= MOST_MEMBERS:
-            raise TechniqueError(f"an ensemble has 2 to {MOST_MEMBERS} members, but got {len(members)}")
+            raise TechniqueError(f"an ensemble must have 2 to {MOST_MEMBERS} members, but got {len(members)}")
         if any(isinstance(member, Ensemble) for member in members):
             raise TechniqueError("an ensemble cannot be a member of another ensemble; give its members instead")
         kinds = {(type(member.technique), type(member.reader)) for member in members}

@@ -132,8 +132,8 @@ def check_takes_writer(technique: type[Technique] | Technique, writer: Any) -> N
     """
     if writer is not None and not technique.LM_STAGES:
         raise TechniqueError(
-            f"{technique.NAME} asks no LM before it reads, so a writer has no effect; leave the writer out "
-            "(writer_lm=), or use a technique that writes, such as rrr"
+            f"{technique.NAME} calls no LM before the reader, so writer_lm= has no effect; omit it, or "
+            "use a technique that rewrites the question, such as rrr"
         )
 
 

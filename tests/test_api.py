@@ -113,7 +113,9 @@ def test_arms_join_a_comparison_that_was_saved(lm, server):
     found, _ = compared({"bm25": "plain@bm25"}, baseline="short")
     assert [one.name for one in found.arms] == ["short", "bm25"]
     compared([qw.PlainRetrieval(index)], "memory")
-    with pytest.raises(InputError, match=r"programs that were in memory \(plain\), so no program can be added"):
+    with pytest.raises(
+        InputError, match=r"in-memory programs \(plain\), which were not saved, so no program can be added"
+    ):
         compared(["plain"], "memory")
 
 

@@ -313,7 +313,7 @@ def _read_file(path: Path, artifact: str, limit: int) -> bytes:
     except OSError as error:
         raise ArtifactError(f"{path.name} of the artifact {artifact!r} cannot be read: {error.strerror}") from error
     if len(data) > limit:
-        raise ArtifactError(f"{path.name} has more than {limit} bytes, the most that is read")
+        raise ArtifactError(f"{path.name} is larger than the limit of {limit} bytes")
     return data
 
 

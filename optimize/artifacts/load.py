@@ -177,8 +177,8 @@ def own_lm(lm: str, option: str, *, api_base: str | None = None) -> str:
         return name
     if not _MODEL_NAME.fullmatch(name):
         raise ArtifactError(
-            f"the artifact was compiled for the LM {name.removeprefix(PREFIX)!r}, which cannot be opened by its name "
-            f"alone (the embedded LM here is {EMBEDDED_ID}); give {option}=..., the name of an LM or one made by "
+            f"the artifact was compiled for the LM {name.removeprefix(PREFIX)!r}, which cannot be loaded by name "
+            f"alone (the embedded LM here is {EMBEDDED_ID}); give {option}= an LM's name, or an LM from "
             "resolve_lm, or compile again"
         )
     allowed = os.environ.get(ALLOWED, "").replace(",", " ").split()

@@ -281,7 +281,7 @@ def domain_for(knob: Knob, asked: KnobSpace | None) -> Domain:
             raise InputError(f"must be one value ({knob.range}), because programs with another have other predictors")
         return of_choices(map(knob.check, asked if isinstance(asked, list) else [asked]))
     if knob.choices or isinstance(knob.default, bool):
-        raise InputError(f"must be a list or one of {knob.range}, because the knob is not a number, but got a range")
+        raise InputError(f"must be a list or one of {knob.range}, but got a range, and the knob is not numeric")
     whole = isinstance(knob.default, int)
     for end in ("low", "high"):
         try:

@@ -185,7 +185,9 @@ def snapshot(folder: Path, storage: str | None = None) -> Snapshot:
 def spec_in(folder: Path) -> StudySpec:
     """Return the study in a folder; raise an ``InputError`` if there is none."""
     if not (folder / SPEC_FILE).is_file():
-        raise InputError(f"the folder {str(folder)!r} holds no study; name one that `querywright study run` made")
+        raise InputError(
+            f"the folder {str(folder)!r} does not contain a study; give a folder that `querywright study run` made"
+        )
     return read_spec(folder / SPEC_FILE)
 
 
@@ -411,7 +413,7 @@ def _check_folder(spec: StudySpec, folder: Path) -> None:
         return
     ours = (f".{SPEC_FILE}.", Path(JOURNAL_NAME).stem, LOCKS_NAME)  # written before the study's file
     if folder.exists() and (not folder.is_dir() or not all(one.name.startswith(ours) for one in folder.iterdir())):
-        raise InputError(f"{str(folder)!r} exists and holds no study; give another --out")
+        raise InputError(f"{str(folder)!r} already exists but does not contain a study; give another --out")
 
 
 def _settle_spec(store: StudyStorage, spec: StudySpec) -> None:

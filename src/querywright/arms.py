@@ -291,7 +291,7 @@ def check_defaults(arms: Mapping[str, Arm], defaults: ArmDefaults) -> None:
             "name a technique that writes, such as rrr"
         )
     if defaults.reranker is not None and not any(arm.technique.USES_RERANKER for arm in arms.values()):
-        raise InputError("no technique here reranks; leave reranker= out, or name rerank")
+        raise InputError("none of these techniques uses a reranker; omit reranker=, or add the technique rerank")
     searching = [name for name, arm in arms.items() if arm.searches]
     if searching and defaults.retriever is None:
         raise InputError(f"{searching[0]} searches; give retriever=...")

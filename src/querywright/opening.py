@@ -233,7 +233,7 @@ class Experiment:
         if not sourced:
             raise InputError(
                 "guidelines are written from passages with the label ENTAILED, but no question has such a passage in "
-                "the collection; give such questions and retriever=..., or leave the judge coverage out"
+                "the collection; give questions that have one, with retriever=..., or leave out the judge 'coverage'"
             )
         before = Guidelines.load(file) if file.exists() else Guidelines()
         lm = judges[0].lm or self.workspace.lm

@@ -59,7 +59,7 @@ def test_a_chroma_of_ones_own_in_every_command(ok, wrong, shelf, questions, serv
     assert "metadata sweet: 6 passages, such as False, True" in shown.out
     assert snapshot(shelf) == before
     for given, said in (
-        (["--collection", place, "--engine", "bm25"], "supports only the engine dense, but got bm25"),
+        (["--collection", place, "--engine", "bm25"], "supports only the dense engine, but got bm25"),
         (["--collection", place, "--where", "sweet"], '--where takes a JSON object, such as \'{"topic": "heart"}\''),
         (["--collection", place, "--where", '{"sweet": {"$is": 1}}'], "Chroma refused the search"),
         (["--collection", place, "--retriever", "shelf:open"], "both name the retriever"),

@@ -126,7 +126,7 @@ def test_a_process_makes_the_records_that_threads_make_or_none(build, names, hom
     with pytest.raises(InputError, match=r"would write questions with the settings .*, not with of others"):
         replace(names, settings="of others").record_maker()
     monkeypatch.delenv("SCRIPTED_KEY")
-    with pytest.raises(InputError, match="'SCRIPTED_KEY' is not set or empty"):
+    with pytest.raises(InputError, match="'SCRIPTED_KEY' is unset or empty"):
         names.record_maker()
 
 

@@ -47,10 +47,10 @@ def test_a_folder_without_a_study_is_refused_and_one_with_other_files_left_alone
         missing, other = cli("study", command, tmp_path / "gone", width=400), cli("study", command, out)
         assert (missing.status, other.status) == (2, 2)
         assert "gone' is not a folder; name one that querywright study run made with --out" in missing.err
-        assert "holds no study" in other.err
+        assert "does not contain a study" in other.err
     done = cli("study", "run", study(), "--out", out)
     assert done.status == 2
-    assert "holds no study" in done.err
+    assert "does not contain a study" in done.err
     assert [path.name for path in out.iterdir()] == ["mine.txt"]
 
 

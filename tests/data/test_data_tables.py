@@ -159,7 +159,7 @@ def test_a_split_that_was_saved_to_disk(tmp_path, problems):
     assert read_questions(f"hf:{tmp_path / 'one'}", split="test") == read_questions(split.select([0])) == [question]
     (problem,) = problems(tmp_path / "one", split="train")
     assert problem.startswith("split='train': ")
-    assert problem.endswith("holds one split (test); leave split out")
+    assert problem.endswith("has only one split (test); leave split out")
     split.save_to_disk(tmp_path / "two")
     assert "(test) row 2, column \"question\": found ''" in problems(tmp_path / "two")[0]
     (tmp_path / "two" / "state.json").write_text("{}")

@@ -89,7 +89,7 @@ def test_frozen_is_frozen(frozen, tmp_path):
     assert frozen.holds(QUESTION, SOURCES)
     assert not frozen.holds(Question("q2", "What helps?"), SOURCES)
     for question, sources in ((Question("q1", "What hurts?"), SOURCES), (QUESTION, [Passage("p", "Other.")])):
-        with pytest.raises(DataError, match="'q1' was frozen for another question or other sources"):
+        with pytest.raises(DataError, match="'q1' was frozen for a different question or different sources"):
             frozen.holds(question, sources)
 
 

@@ -224,7 +224,7 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_asked(world, make
     lm = make_lm()
     with pytest.raises(InputError, match="the baseline 'bm25' is not among the programs plain, hcqr"):
         compare(arms(world), world.questions, lm=lm, baseline="bm25")
-    with pytest.raises(InputError, match="'closed book' is a program and the name of a reference"):
+    with pytest.raises(InputError, match="'closed book' is the name of both a program and a reference"):
         compare({"closed book": world.program("plain")}, world.questions, lm=lm)
     with pytest.raises(InputError, match="there is nothing to compare"):
         compare({}, world.questions, lm=lm)

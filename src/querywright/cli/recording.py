@@ -7,7 +7,7 @@ from pathlib import Path
 from querywright.cli import options as opt
 from querywright.cli.show import emit, say
 
-recording_app = opt.make_app("recording", "Record the answers of an LM, for --lm recording:FILE.")
+recording_app = opt.make_app("recording", "Record an LM's answers for --lm recording:FILE.")
 
 
 @recording_app.command(name="write")

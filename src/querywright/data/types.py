@@ -165,7 +165,7 @@ def turns_of(history: History) -> tuple[str, ...]:
         if all(turns):
             return tuple(turns)
     raise DataError(
-        "a history must be a text, or a list of turns that are texts or objects of role and content, but got "
+        "a history must be a string or a list of turns, each a string or an object with role and content, but got "
         f"{history!r:.80}"
     )
 

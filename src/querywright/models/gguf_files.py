@@ -218,7 +218,7 @@ def _value(data: mmap.mmap, position: int, kind: int) -> tuple[Any, int]:
         (length,) = struct.unpack_from("<Q", data, position)
         end = position + 8 + length
         if end > len(data):
-            raise struct.error(f"a text of {length} bytes at {position}")
+            raise struct.error(f"a string of {length} bytes at {position}")
         return data[position + 8 : end], end
     if kind != _ARRAY:
         form = _SCALARS[kind]

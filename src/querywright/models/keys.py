@@ -27,7 +27,7 @@ def api_key(variable: str | None, *, what: str = "key", option: str = "--api-key
     if not key:
         named = repr(variable) if _VARIABLE.fullmatch(variable) else "you named"  # the name may be the API key
         raise InputError(
-            f"the environment variable {named} is not set or empty; {option} takes the name of a variable: set a "
+            f"the environment variable {named} is unset or empty; {option} takes the name of a variable: set a "
             f"variable to the {what} (export NAME=...) and pass its name"
         )
     return key

@@ -70,7 +70,7 @@ def open_retriever(
     if not isinstance(name, str) or is_address(name):
         if check_engine(engine) != "dense":
             raise InputError(
-                f"a foreign Chroma collection supports only the engine dense, but got {engine}; to use {engine}, build "
+                f"a foreign Chroma collection supports only the dense engine, but got {engine}; to use {engine}, build "
                 "a collection in the workspace: ChromaRetriever.build(NAME, ChromaRetriever(...).passages())"
             )
         named = None if embedder is None or embedder.id == EMBEDDED_ID else embedder

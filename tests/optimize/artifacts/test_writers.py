@@ -125,5 +125,5 @@ def test_any_lm_writes_for_an_artifact_by_name_and_is_counted_and_limited_with_t
     assert load(tmp_path / "named", lm=same, home=home).program.technique.writer_lm is None, "it reads as well"
     plain = make_program("plain", searched, max_passages=2)
     save_program(tmp_path / "plain", plain, lm=reads, asked=[], threads=1, made={}, card="# plain\n")
-    with pytest.raises(TechniqueError, match="plain asks no LM before it reads"):
+    with pytest.raises(TechniqueError, match="plain calls no LM before the reader"):
         load(tmp_path / "plain", lm=reads, writer_lm=other, home=home)
