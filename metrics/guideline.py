@@ -132,8 +132,8 @@ class Guidelines(dict[str, Guideline]):
         frozen = self.get(question.id)
         if frozen is not None and frozen.basis != basis(question, sources):
             raise DataError(
-                f"the guideline of {question.id!r} was frozen for a different question or different sources; use another file, "
-                "or start a new one and score every arm again"
+                f"the guideline of {question.id!r} was frozen for a different question or different sources; use "
+                "another file, or start a new one and score every arm again"
             )
         return frozen is not None
 

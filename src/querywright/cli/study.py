@@ -177,7 +177,7 @@ def _snapshot(folder: Path, storage: str | None) -> Snapshot:
 def _check_folder(folder: Path) -> None:
     """Raise an error if the folder does not contain a study."""
     if not os.path.isfile(folder / "study.yaml"):
-        problem = "holds no study" if os.path.isdir(folder) else "is not a folder"
+        problem = "does not contain a study" if os.path.isdir(folder) else "is not a folder"
         raise InputError(f"{str(folder)!r} {problem}; name one that querywright study run made with --out")
 
 

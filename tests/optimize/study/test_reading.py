@@ -157,7 +157,7 @@ def test_the_budget_of_all_arms_is_5_passages_unless_it_is_given_or_given_up():
         (of({"hcqr": {"knobs": {"top_k": {"low": 5, "high": 5}}}}), "low must be smaller"),
         (of({"hcqr": {"knobs": {"top_k": {"low": 1, "high": 9, "step": 0}}}}), "step must be"),
         (of({"hcqr": {"knobs": {"top_k": {"low": 1, "high": 99}}}}), "high: top_k must be"),
-        (of({"hcqr": {"knobs": {"fusion": {"low": 1, "high": 2}}}}), "the knob is not a number"),
+        (of({"hcqr": {"knobs": {"fusion": {"low": 1, "high": 2}}}}), "the knob is not numeric"),
         (of({"hcqr": {"knobs": {"top_k": None}}}), "must be a value, a list of values or a range"),
         (
             of({"plain": {"knobs": {"query_with_options": True}}}),
