@@ -146,6 +146,18 @@ def test_the_same_folder_resumes_and_returns_its_results(search, questions, serv
         search(questions.assign(question=questions["question"] + " Say why."), out="studies/mine")
 
 
+def test_a_call_that_cannot_be_opened_leaves_no_folder_and_the_corrected_call_runs(search, questions, lm):
+    with pytest.raises(InputError, match="omit lm to use the embedded LM"):
+        search(questions, lm=None, out="mine")
+    with pytest.raises(QuerywrightError):
+        search(questions, lm="gguf:missing.gguf", out="mine")
+    assert not Path("mine").exists()
+    found = search(questions, lm=lm, out="mine")
+    assert found.program(0).technique.NAME == found.program(found.snapshot.trials[0]).technique.NAME
+    with pytest.raises(InputError, match="trial must be a number from 0 to"):
+        found.program(99)
+
+
 def test_an_instance_brings_its_retriever_and_its_knobs(index, lm):
     splits = qw.split_questions(qw.read_questions(QUESTIONS), sizes=SIZES)
     programs = [Keywords(index, copies=2, top_k=1), "hyde@dense:n_documents=2,temperature=0.0", "plain"]

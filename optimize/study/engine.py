@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -61,7 +62,7 @@ REPORT_SECONDS = 1.0
 WAIT_SECONDS = 60.0
 """Time that other workers have to receive the answers of running LM calls and to notice that the study has ended."""
 
-AGAIN = "give another name and another --out; cached answers cost nothing"
+AGAIN = "use a different name and a different --out; cached answers cost nothing"
 
 GOLDEN = 3
 """Number of golden questions in a saved program."""
@@ -136,18 +137,24 @@ def run_study(
     if kind != storage_kind(spec.storage):  # the folder stores only the address in the study's own file
         kept = spec.model_copy(update={"storage": ELSEWHERE if kind == "postgresql" else where})
     _check_folder(kept, folder)
-    with open_storage(where, folder, spec.name) as store:
-        _settle_spec(store, spec)
-        write_spec(kept, folder / SPEC_FILE)  # last, so that a rejected study changes nothing
-        finished = store.attribute(OUTCOME) is not None
-        if reopen or not finished:
-            with _workers_beside(0 if finished else workers - 1, folder, where, home):
-                search = open_search(where if kind == "postgresql" else None, f"study {store.attribute(BUDGET)}")
-                search.progress, search.tell = progress, tell
-                _settle_data(store, search)
-                if not finished:
-                    _work(store, search, folder, command)
-        return _snapshot_of(spec, store)
+    unused = kind == "journal" and not folder.exists()
+    try:
+        with open_storage(where, folder, spec.name) as store:
+            _settle_spec(store, spec)
+            write_spec(kept, folder / SPEC_FILE)  # last, so that a rejected study changes nothing
+            finished = store.attribute(OUTCOME) is not None
+            if reopen or not finished:
+                with _workers_beside(0 if finished else workers - 1, folder, where, home):
+                    search = open_search(where if kind == "postgresql" else None, f"study {store.attribute(BUDGET)}")
+                    unused = False
+                    search.progress, search.tell = progress, tell
+                    _settle_data(store, search)
+                    if not finished:
+                        _work(store, search, folder, command)
+            return _snapshot_of(spec, store)
+    finally:
+        if unused:  # the search could not be opened, so a corrected call must not meet this folder
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _work(store: StudyStorage, search: Search, folder: Path, command: str) -> None:
@@ -457,5 +464,5 @@ def _same_study(before: StudySpec, now: StudySpec, where: str) -> None:
     if differences:
         raise InputError(
             f"{where} holds a study named {before.name!r} that differs: {'; '.join(differences)}. "
-            "Undo the change, or give another name and another --out"
+            "Undo the change, or use a different name and a different folder"
         )

@@ -338,8 +338,20 @@ class Study:
         aims = self.snapshot.spec.aims
         return cheapest(self.snapshot.trials, aims, within, None if cost is None else objective_named(cost))
 
-    def program(self, trial: TrialRecord) -> RAG:
-        """Return a trial's program, a ``dspy.Module`` with the trial's prompts and knobs."""
+    def program(self, trial: TrialRecord | int) -> RAG:
+        """Return a trial's program, a ``dspy.Module`` with the trial's prompts and knobs.
+
+        Args:
+            trial: The trial, such as ``best``, or its number in ``trials``.
+
+        Raises:
+            InputError: No trial has this number.
+        """
+        if not isinstance(trial, TrialRecord):
+            found = {one.number: one for one in self.snapshot.trials}
+            if trial not in found:
+                raise InputError(f"trial must be a number from 0 to {len(found) - 1}, but got {trial!r:.80}")
+            trial = found[trial]
         return self.search.program(trial.arm, reads=True)
 
     @cached_property
@@ -624,4 +636,6 @@ def _prompts(given: Mapping[str, Mapping[str, Any]] | Sequence[str]) -> dict[str
 
 
 def _model(lm: Any) -> str:
+    if lm is None:
+        raise InputError("lm must be an LM or an LM's name, but got None; omit lm to use the embedded LM")
     return str(getattr(lm, "model", lm))

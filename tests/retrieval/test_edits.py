@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import querywright as qw
-from querywright.data import Label, Question, read_documents
+from querywright.data import Label, Passage, Question, read_documents
 from querywright.retrieval.edits import follow_labels, former_passages, sample_passages, share_changed
 
 pytest.importorskip("semantic_text_splitter")
@@ -154,6 +154,20 @@ def test_labels_follow_edits_of_pages(tmp_path, edit, kept, followed, lost):
     assert [line for line in told if "has no passage any more" in line] == [
         line for one in found if one.evidence.keys().isdisjoint(after) for line in told if repr(one.id) in line
     ]
+
+
+def test_the_parts_of_a_split_passage_share_its_label():
+    def passage(id, text):
+        return Passage(id, text, metadata={"file": "a.md"})
+
+    first, second = prose("rose", 6), prose("thorn", 6)
+    now = [passage("a.md#1", first), passage("a.md#2", second), passage("a.md#3", prose("tulip", 6))]
+    question = Question("q", "?", evidence={"a.md#0": Label.ENTAILED})
+    told: list[str] = []
+    (found,) = follow_labels([question], lambda: now, {"a.md#0": passage("a.md#0", f"{first} {second}")}, told.append)
+    assert found.evidence == {"a.md#1": Label.ENTAILED, "a.md#2": Label.ENTAILED}
+    assert [set(group) for group in found.alternatives] == [{"a.md#1", "a.md#2"}]
+    assert "was split into 2 passages" in told[1]
 
 
 def test_a_comparison_follows_the_labels_of_a_collection_that_was_built_again(tmp_path):

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
 from querywright.data.labels import GRADES
 from querywright.data.types import Label, Passage, Question
@@ -21,7 +22,9 @@ from querywright.retrieval.collection import collection_folder, passage_line, pa
 
 FORMER = "former.jsonl"
 SAME = 0.5
-"""Share of a former passage's word trigrams that a passage must contain to count as the same passage."""
+"""Share of a former passage's word trigrams that its current passages must contain together."""
+PART = 0.2
+"""Share of a former passage's word trigrams that a passage must contain to count as a part of it."""
 SAMPLE = 200
 """Number of passages in a sample; with it, the estimated share of changed passages is accurate to about 7 points."""
 PASSAGES_SAMPLE = "passages_sample"
@@ -30,6 +33,9 @@ SHOWN = 3
 _BEGINNING = 60
 
 _logger = logging.getLogger(__name__)
+
+_Candidate: TypeAlias = tuple[float, bool, str, set[tuple[str, ...]]]
+"""The share of a former passage's trigrams, whether the file is the same, the passage's id, and the shared trigrams."""
 
 
 def remember_former(folder: Path, before: Mapping[str, Passage], now: Mapping[str, Passage]) -> None:
@@ -72,6 +78,8 @@ def follow_labels(
 ) -> list[Question]:
     """Return the questions with each former passage's label moved to the passage that now contains most of its text.
 
+    If a former passage was split, its parts get the label and are alternatives: any of them counts as the passage.
+
     Args:
         questions: The questions, labeled or not.
         passages: A function that returns the collection's passages. It is called only if a label names a former
@@ -85,14 +93,21 @@ def follow_labels(
         return list(questions)
     held = list(passages())
     moved = _matches({id: former[id] for id in named - {one.id for one in held}}, held)
-    matched = {id: new for id, new in moved.items() if new is not None}
+    matched = {id: parts for id, parts in moved.items() if parts}
     if matched:
-        shown = ", ".join(f"{old!r} is now {new!r}" for old, new in sorted(matched.items())[:SHOWN])
+        shown = ", ".join(
+            f"{old!r} is now {' and '.join(map(repr, new))}" for old, new in sorted(matched.items())[:SHOWN]
+        )
         more = f", and {len(matched) - SHOWN} more" if len(matched) > SHOWN else ""
         tell(f"labeled passages that moved or changed: {len(matched)}; their labels follow them ({shown}{more})")
     for question in questions:
         for id in question.evidence:
-            if moved.get(id, id) is None:
+            if len(matched.get(id, ())) > 1:
+                tell(
+                    f"warning: question {question.id!r}: its labeled passage {id!r} was split into {len(matched[id])} "
+                    "passages, and any of them counts; check which one answers the question"
+                )
+            if moved.get(id) == ():
                 text = " ".join(former[id].text.split())[:_BEGINNING]
                 tell(
                     f"warning: question {question.id!r}: its label of {id!r} has no passage any more, because none has "
@@ -101,25 +116,34 @@ def follow_labels(
     return [_relabeled(question, matched) if matched.keys() & question.evidence else question for question in questions]
 
 
-def _matches(former: Mapping[str, Passage], held: Iterable[Passage]) -> dict[str, str | None]:
-    """Return each former passage's id with the id of the passage that has most of its text; None if none has enough."""
+def _matches(former: Mapping[str, Passage], held: Iterable[Passage]) -> dict[str, tuple[str, ...]]:
+    """Return each former passage's id with the ids of the passages that contain its text; empty if most is missing."""
     triples = {id: _triples(one.text) for id, one in former.items()}
     of_triple: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
-    for id, found in triples.items():
-        for triple in found:
+    for id, words in triples.items():
+        for triple in words:
             of_triple[triple].append(id)
-    best: dict[str, tuple[float, bool, str]] = {}
+    candidates: defaultdict[str, list[_Candidate]] = defaultdict(list)
     for passage in sorted(held, key=lambda one: one.id):
-        shared: defaultdict[str, int] = defaultdict(int)
+        shared: defaultdict[str, set[tuple[str, ...]]] = defaultdict(set)
         for triple in _triples(passage.text):
             for id in of_triple.get(triple, ()):
-                shared[id] += 1
-        for id, count in shared.items():
+                shared[id].add(triple)
+        for id, common in shared.items():
             same_file = passage.metadata.get("file") == former[id].metadata.get("file")
-            share = count / len(triples[id])
-            if share >= SAME and (id not in best or (share, same_file) > best[id][:2]):
-                best[id] = (share, same_file, passage.id)
-    return {id: best[id][2] if id in best else None for id in former}
+            candidates[id].append((len(common) / len(triples[id]), same_file, passage.id, common))
+    return {id: _parts(candidates[id], len(triples[id])) for id in former}
+
+
+def _parts(candidates: Sequence[_Candidate], count: int) -> tuple[str, ...]:
+    """Return the passage with most of a former passage's text, and the passages with the parts that it lacks."""
+    covered: set[tuple[str, ...]] = set()
+    parts: list[str] = []
+    for share, _, id, common in sorted(candidates, key=lambda one: one[:2], reverse=True):
+        if share >= PART and len(common - covered) >= PART * count:
+            parts.append(id)
+            covered |= common
+    return tuple(parts) if len(covered) >= SAME * count else ()
 
 
 def _triples(text: str) -> set[tuple[str, ...]]:
@@ -127,16 +151,21 @@ def _triples(text: str) -> set[tuple[str, ...]]:
     return {tuple(words[place : place + 3]) for place in range(max(1, len(words) - 2))}
 
 
-def _relabeled(question: Question, matched: Mapping[str, str]) -> Question:
+def _relabeled(question: Question, matched: Mapping[str, tuple[str, ...]]) -> Question:
     """Return a question whose evidence names current passages; if a passage has two labels, the better one is kept."""
     evidence: dict[str, Label] = {}
     assessors: dict[str, tuple[str, ...]] = {}
+    groups = [
+        tuple(dict.fromkeys(new for id in one for new in matched.get(id, (id,)))) for one in question.alternatives
+    ]
     for id, label in question.evidence.items():
-        new = matched.get(id, id)
-        evidence[new] = max(evidence.get(new, label), label, key=GRADES.index)
-        if id in question.assessors:
-            assessors[new] = tuple(dict.fromkeys((*assessors.get(new, ()), *question.assessors[id])))
-    groups = (tuple(dict.fromkeys(matched.get(id, id) for id in group)) for group in question.alternatives)
+        parts = matched.get(id, (id,))
+        for new in parts:
+            evidence[new] = max(evidence.get(new, label), label, key=GRADES.index)
+            if id in question.assessors:
+                assessors[new] = tuple(dict.fromkeys((*assessors.get(new, ()), *question.assessors[id])))
+        if len(parts) > 1 and not any(set(parts) & set(group) for group in groups):
+            groups.append(parts)
     return replace(question, evidence=evidence, assessors=assessors, alternatives=tuple(groups))
 
 

@@ -110,7 +110,7 @@ def test_a_worker_that_ends_early_is_told_of_with_its_last_words(tmp_path, caplo
     with _workers_beside(1, tmp_path, "journal", None):
         pass
     assert "a worker ended early, with status 2: error: " in caplog.text
-    assert "holds no study" in caplog.text
+    assert "does not contain a study" in caplog.text
 
 
 def test_a_damaged_last_record_of_a_journal_is_refused_in_words_once_another_follows(tmp_path):
