@@ -235,8 +235,9 @@ def named_arms(arms: Arms, defaults: ArmDefaults, *, earlier: Mapping[str, str] 
 
 def _listed(arms: Any) -> list[Any]:
     """Return one or more arms as a list."""
-    single = isinstance(arms, str | os.PathLike | dspy.Module) or hasattr(arms, "program")
-    return [arms] if single or (callable(arms) and not isinstance(arms, Iterable)) else list(arms)
+    if isinstance(arms, str | os.PathLike | dspy.Module) or hasattr(arms, "program"):
+        return [arms]
+    return list(arms) if isinstance(arms, Iterable) or not callable(arms) else [arms]
 
 
 def _class_name(technique: type[Technique]) -> str:

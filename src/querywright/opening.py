@@ -353,9 +353,9 @@ def open_experiment(
         experiment.programs[name] = RAG(program.technique, None) if without_reader else program
     notes += _shallow(metrics, experiment.programs)
     former = former_passages(defaults.retriever, workspace.home)
-    passages = getattr(experiment.retriever, "passages", None)
-    if callable(passages):
-        experiment.questions = follow_labels(asked, passages, former, experiment.hints.append)
+    retriever: Any = experiment.retriever
+    if callable(getattr(retriever, "passages", None)):
+        experiment.questions = follow_labels(asked, retriever.passages, former, experiment.hints.append)
     experiment.hints += _hints(experiment)
     for line in experiment.hints:
         tell(line)

@@ -598,7 +598,7 @@ def _techniques(given: Techniques, retriever: Any) -> tuple[dict[str, dict[str, 
             raise InputError(f"the technique {name!r} is given twice; give it once")
         if not isinstance(asked, Mapping):
             raise InputError(f"techniques.{name} must be a mapping of knobs to their values, but got {asked!r:.80}")
-        data = {**asked} if set(asked) & _FILE_FORM else {"knobs": asked}
+        data: dict[str, Any] = {**asked} if set(asked) & _FILE_FORM else {"knobs": asked}
         if engines:
             data.setdefault("engines", engines)
         data["knobs"] = {**own, **{key: knob_space(value) for key, value in data.get("knobs", {}).items()}}
