@@ -213,7 +213,7 @@ def test_a_file_that_is_no_file_of_the_usual_size_is_named(name, damage, artifac
     elif damage == "huge":
         with file.open("wb") as made:
             made.truncate(10 * 2**30)  # takes no room on the disk
-    with pytest.raises(ArtifactError, match=f"{name} has more than" if damage == "huge" else name):
+    with pytest.raises(ArtifactError, match=f"{name} is larger than" if damage == "huge" else name):
         read_artifact(artifact)
 
 
