@@ -190,8 +190,7 @@ class Table:
             "-" if name == "closed_book" and metric != "accuracy" else _score(arms[place].mean(metric), self.digits)
             for metric, place in cells
         ]
-        test = next((one.test for one in runs[0].comparisons if (one.arm, one.metric) == (name, decisive)), None)
-        won = "-" if test is None else f"{test.wins} : {test.losses}, {p_value(test.p_two_sided, ALPHA)}"
+        won = _won(runs[0].comparisons, name, decisive)
         options = ["yes" if name.startswith(SEES_OPTIONS) or "select=true" in name else "no"] if self.options else []
         arm = arms[0]
         calls = f"{arm.calls_per_question:.1f}".removesuffix(".0")
@@ -223,14 +222,17 @@ class KnownTable(Table):
             cells = []
             for one in slices:
                 arm = next(arm for arm in one.arms if arm.name == name)
-                test = next((c.test for c in one.comparisons if (c.arm, c.metric) == (name, metrics[0])), None)
                 cells += [_score(arm.mean(metric), self.digits) for metric in metrics]
-                cells.append(
-                    "-" if test is None else f"{test.wins} : {test.losses}, {p_value(test.p_two_sided, ALPHA)}"
-                )
+                cells.append(_won(one.comparisons, name, metrics[0]))
             rows.append([self.names.get(name) or NAMES[name], *cells])
         head = ["arm", *heads]
         return [_line(head), _line(["---"] * len(head)), *map(_line, rows)]
+
+
+def _won(comparisons: Sequence[Any], name: str, metric: str) -> str:
+    """Return how many questions an arm won and lost, with the p-value; ``-`` for the baseline."""
+    test = next((one.test for one in comparisons if (one.arm, one.metric) == (name, metric)), None)
+    return "-" if test is None else f"{test.wins} : {test.losses}, {p_value(test.p_two_sided, ALPHA)}"
 
 
 def _score(score: Any, digits: int) -> str:

@@ -88,7 +88,7 @@ def technique_from(program: Any, name: str | None = None) -> type[Technique]:
     name = name or str(getattr(program, "__name__", type(program).__name__))
     named = program if hasattr(program, "__qualname__") else type(program)
     place = {"__module__": named.__module__, "__qualname__": named.__qualname__}
-    if isinstance(program, type) or (inspect.isroutine(program) and not inspect.signature(program).parameters):
+    if isinstance(program, type) or is_maker(program):
         try:
             program = program()
         except TypeError as error:
@@ -97,6 +97,11 @@ def technique_from(program: Any, name: str | None = None) -> type[Technique]:
             ) from error
     asked = staticmethod(program) if inspect.isroutine(program) else program
     return type(name, (CustomProgram,), {"NAME": name, "PROGRAM": asked, "INPUTS": _inputs(program, name), **place})
+
+
+def is_maker(program: Any) -> bool:
+    """Return whether a program is a function without arguments, which is called to make the program."""
+    return inspect.isroutine(program) and not inspect.signature(program).parameters
 
 
 def _inputs(program: Any, name: str) -> tuple[str, ...]:

@@ -137,7 +137,7 @@ def run_study(
     if kind != storage_kind(spec.storage):  # the folder stores only the address in the study's own file
         kept = spec.model_copy(update={"storage": ELSEWHERE if kind == "postgresql" else where})
     _check_folder(kept, folder)
-    unused = kind == "journal" and not folder.exists()
+    is_new, unused = kind == "journal" and not folder.exists(), False
     try:
         with open_storage(where, folder, spec.name) as store:
             _settle_spec(store, spec)
@@ -145,8 +145,13 @@ def run_study(
             finished = store.attribute(OUTCOME) is not None
             if reopen or not finished:
                 with _workers_beside(0 if finished else workers - 1, folder, where, home):
-                    search = open_search(where if kind == "postgresql" else None, f"study {store.attribute(BUDGET)}")
-                    unused = False
+                    try:
+                        search = open_search(
+                            where if kind == "postgresql" else None, f"study {store.attribute(BUDGET)}"
+                        )
+                    except BaseException:
+                        unused = is_new and store.attribute(DATA) is None  # no other worker has opened it either
+                        raise
                     search.progress, search.tell = progress, tell
                     _settle_data(store, search)
                     if not finished:

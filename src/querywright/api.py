@@ -503,10 +503,15 @@ def open_workspace(lm: LM | Workspace, home: str | Path | None, threads: int | N
     """Return a workspace for an LM, or an open workspace unchanged. The LM does not need an API key yet."""
     if isinstance(lm, Workspace):
         return lm
-    if lm is None:
-        raise InputError("lm must be an LM or an LM's name, but got None; omit lm to use the embedded LM")
+    check_lm(lm)
     limits = Limits(at_once=threads) if isinstance(lm, str) else None  # an LM object has its own limits
     return Workspace.open(home, lm, limits=limits, asks=False)
+
+
+def check_lm(lm: Any) -> None:
+    """Raise ``InputError`` if an LM is None."""
+    if lm is None:
+        raise InputError("lm must be an LM or an LM's name, but got None; omit lm to use the embedded LM")
 
 
 def warn_caller(text: str) -> None:

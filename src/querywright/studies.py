@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 import dspy
 import pandas
 
-from querywright.api import LM, keep_writer, read_parts, split_parts, warn_caller
+from querywright.api import LM, check_lm, keep_writer, read_parts, split_parts, warn_caller
 from querywright.arms import Arm, ArmDefaults, check_defaults, knob_space, named_arms
 from querywright.data import read_questions
 from querywright.data.splits import Splits
@@ -636,6 +636,5 @@ def _prompts(given: Mapping[str, Mapping[str, Any]] | Sequence[str]) -> dict[str
 
 
 def _model(lm: Any) -> str:
-    if lm is None:
-        raise InputError("lm must be an LM or an LM's name, but got None; omit lm to use the embedded LM")
+    check_lm(lm)
     return str(getattr(lm, "model", lm))

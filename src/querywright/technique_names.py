@@ -7,7 +7,6 @@ file names.
 from __future__ import annotations
 
 import functools
-import inspect
 import os
 import re
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from querywright.errors import InputError, TechniqueError
 from querywright.imports import imported
 from querywright.programs import RAG, TECHNIQUES, Technique, register_technique, technique_class, technique_from
+from querywright.programs.custom import is_maker
 
 _CODE = re.compile(r"((?:[^:]+\.py|[A-Za-z_][\w.]*):[A-Za-z_][\w.]*)((?:@[^:]*)?(?::.*)?)")
 """A location in the user's code, and the rest of an arm."""
@@ -36,8 +36,7 @@ def split_code(text: str) -> tuple[str, str]:
 def code_at(place: str) -> Any:
     """Return the object at a location in the user's code. A function without arguments is called to get the object."""
     found = imported(place, "program")
-    is_maker = inspect.isroutine(found) and not inspect.signature(found).parameters
-    return found() if is_maker else found
+    return found() if is_maker(found) else found
 
 
 def name_at(place: str) -> str:

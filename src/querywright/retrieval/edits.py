@@ -139,8 +139,8 @@ def _parts(candidates: Sequence[_Candidate], count: int) -> tuple[str, ...]:
     """Return the passage with most of a former passage's text, and the passages with the parts that it lacks."""
     covered: set[tuple[str, ...]] = set()
     parts: list[str] = []
-    for share, _, id, common in sorted(candidates, key=lambda one: one[:2], reverse=True):
-        if share >= PART and len(common - covered) >= PART * count:
+    for _, _, id, common in sorted(candidates, key=lambda one: one[:2], reverse=True):
+        if len(common - covered) >= PART * count:
             parts.append(id)
             covered |= common
     return tuple(parts) if len(covered) >= SAME * count else ()
