@@ -127,11 +127,9 @@ class Table:
         collection: The collection, which has the same name as its folder in benchmarks/data.
         questions: The question file in benchmarks/data, or the name of a packaged set.
         arms: The arms, starting with the baseline.
-        columns: Pairs of a metric and its title. Unless ``decisive`` names a different metric, the first one orders
-            the arms and decides which questions are won.
-        budgets: Numbers of passages that each arm shows; a separate comparison runs for each. The first metric has one
-            column per budget.
-        others_at: The position in ``budgets`` at which the other metrics are shown.
+        columns: A metric, the title, and the number of passages that each arm shows for it. A separate comparison runs
+            for each number of passages. Unless ``decisive`` names a different metric, the first column orders the arms
+            and decides which questions are won.
         names: The names of arms in this table if they differ from ``NAMES``.
         decisive: The metric that orders the arms and decides wins and losses, if it is not the first.
         digits: Number of decimals.
@@ -146,9 +144,7 @@ class Table:
     collection: str
     questions: str
     arms: Sequence[str]
-    columns: Sequence[tuple[str, str]]
-    budgets: Sequence[int] = (5,)
-    others_at: int = 0
+    columns: Sequence[tuple[str, str, int]]
     names: Mapping[str, str] = field(default_factory=dict)
     decisive: str = ""
     digits: int = 2
@@ -160,39 +156,45 @@ class Table:
 
     def lines(self) -> list[str]:
         """Run the comparisons; return the lines of the table."""
-        metrics = [metric for metric, _ in self.columns]
-        decisive = self.decisive or metrics[0]
+        first, _, shown = self.columns[0]
+        decisive = self.decisive or first
         given = {"lm": LARGE_LM, "reader": None, "references": False, **self.compare}
         file = DATA / self.questions
         asked = read_questions(file if file.exists() else self.questions, limit=self.limit)[self.skip :]
         with_recorded_plan(given["lm"])
-        runs = [
-            qw.compare(
-                self.arms, asked, retriever=self.collection, metrics=metrics, max_passages=budget, threads=8, **given
-            )
-            for budget in self.budgets
-        ]
-        cells = [(metrics[0], place) for place in range(len(self.budgets))]
-        cells += [(metric, self.others_at) for metric in metrics[1:]]
-        titles = dict(self.columns)
-        heads = [titles[metric].format(self.budgets[place]) for metric, place in cells]
-        won = f"won : lost at {self.decisive.partition('@')[2] or self.budgets[0]}" if self.won_at else "won : lost"
-        head = ["arm", *heads, won, *(["options"] if self.options else []), "LM calls", "tokens"]
-        arms = sorted(self.arms, key=lambda name: -runs[0].arm(name).mean(decisive).value)
+        runs = {}
+        for budget in dict.fromkeys(budget for _, _, budget in self.columns):
+            metrics = [metric for metric, _, number in self.columns if number == budget]
+            reads = "accuracy" in metrics
+            runs[budget] = qw.compare(
+                [arm for arm in self.arms if reads or arm != "closed_book"], asked, retriever=self.collection,
+                metrics=metrics, max_passages=budget, threads=8,
+                **given | ({} if reads else {"reader": None, "references": False}),
+            )  # fmt: skip
+        won = f"won : lost at {self.decisive.partition('@')[2] or shown}" if self.won_at else "won : lost"
+        titles = [title for _, title, _ in self.columns]
+        head = ["arm", *titles, won, *(["options"] if self.options else []), "LM calls", "tokens"]
+        arms = sorted(self.arms, key=lambda name: -runs[shown].arm(name).mean(decisive).value)
         if given["references"]:
             arms.insert(0, "oracle evidence")
-        rows = [self._row(name, runs, cells, decisive) for name in arms]
+        rows = [self._row(name, runs, decisive) for name in arms]
         return [_line(head), _line(["---"] * len(head)), *map(_line, rows)]
 
-    def _row(self, name: str, runs: Sequence[Any], cells: Sequence[tuple[str, int]], decisive: str) -> list[str]:
-        arms = [run.reference(name) or run.arm(name) for run in runs]
+    def _row(self, name: str, runs: Mapping[int, Any], decisive: str) -> list[str]:
+        arms = {
+            budget: next((arm for arm in (*run.references, *run.arms) if arm.name == name), None)
+            for budget, run in runs.items()
+        }
         scores = [
-            "-" if name == "closed_book" and metric != "accuracy" else _score(arms[place].mean(metric), self.digits)
-            for metric, place in cells
+            "-"
+            if (arm := arms[budget]) is None or (name == "closed_book" and metric != "accuracy")
+            else _score(arm.mean(metric), self.digits)
+            for metric, _, budget in self.columns
         ]
-        won = _won(runs[0].comparisons, name, decisive)
+        first = self.columns[0][2]
+        won = _won(runs[first].comparisons, name, decisive)
         options = ["yes" if name.startswith(SEES_OPTIONS) or "select=true" in name else "no"] if self.options else []
-        arm = arms[0]
+        arm = arms[first]
         calls = f"{arm.calls_per_question:.1f}".removesuffix(".0")
         return [self.names.get(name) or NAMES[name], *scores, won, *options, calls, f"{arm.tokens_per_question:,.0f}"]
 
@@ -203,17 +205,17 @@ class KnownTable(Table):
     def lines(self) -> list[str]:
         """Run the comparison; return the lines of the table."""
         given = {"lm": LARGE_LM, "references": False, **self.compare}
-        metrics = [metric for metric, _ in self.columns]
+        metrics = [metric for metric, _, _ in self.columns]
         run = qw.compare(
             self.arms, read_questions(self.questions), retriever=self.collection, metrics=metrics, slices=["known"],
-            max_passages=self.budgets[0], threads=8, **given,
+            max_passages=self.columns[0][2], threads=8, **given,
         )  # fmt: skip
         slices = sorted(run.slices, key=lambda one: one.value)  # no, then yes
         titles = {"no": "not known", "yes": "known"}
         heads = [
             f"{title}, {titles[one.value]} ({one.n})"
             for one in slices
-            for title in (*dict(self.columns).values(), "won : lost")
+            for title in (*(title for _, title, _ in self.columns), "won : lost")
         ]
         rows = []
         for name in self.arms:
@@ -251,65 +253,63 @@ def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-_JUDGED = (("judged_useful", "useful at {}"), ("judged_entailed", "settled at {}"))
-_BOTH = (("full_recall@5", "both at {}"), ("recall", "recall at {}"))
-_SOURCE = (("exact_recovery@1", "source first at {}"), ("ndcg@5", "nDCG@5 at {}"))
+_USEFUL = tuple(("judged_useful", f"useful at {budget}", budget) for budget in (1, 3, 5))
+_JUDGED = (*_USEFUL, ("judged_entailed", "settled at 1", 1))
+_BOTH = (*(("full_recall@5", f"both at {budget}", budget) for budget in (2, 3, 5)), ("recall", "recall at 2", 2))
+_SOURCE = (("exact_recovery@1", "source first at 5", 5), ("ndcg@5", "nDCG@5 at 5", 5))
 _HANDBOOK = {"lm": "recording:handbook"}
 _QUESTION_ARMS = ("plain", "plain@bm25", "plain@hybrid", "plain@expanded", "qb_rag", "qb_rag:match=hybrid")
 _ASKING_ARMS = (*_QUESTION_ARMS, "hyde:n_documents=1", "qa_rag:track=answer")
 _BY_JUDGE = {"judge_lm": LARGE_LM}
 _EXAM, _INDEX = "results/exam-questions.md", "results/question-index.md"
 
+_READ = ("plain", "closed_book", "hcqr@hybrid", "corpus_steered@hybrid", "rrs@hybrid")
+
 TABLES = {
     "handbook-passages": Table(
         "results/handbook.md", "handbook", "handbook", HANDBOOK_ARMS,
-        (("recall@1", "recall at 1"), ("full_recall@3", "all at 3"), ("full_recall@5", "all at 5")),
+        (("recall@1", "recall at 1", 5), ("full_recall@3", "all at 3", 5), ("full_recall@5", "all at 5", 5)),
         decisive="full_recall@3", compare=_HANDBOOK,
     ),
     "handbook-answers": Table(
-        "results/handbook.md", "handbook", "handbook",
-        ("plain", "closed_book", "hcqr@hybrid", "corpus_steered@hybrid", "rrs@hybrid"),
-        (("accuracy", "accuracy"), ("full_recall@3", "all needed passages")), (3,), digits=3, won_at=False,
-        names={"hcqr@hybrid": "HCQR, `hcqr@hybrid`"},
+        "results/handbook.md", "handbook", "handbook", _READ,
+        (("accuracy", "accuracy at 3", 3), ("full_recall@3", "all at 3", 3), ("full_recall@5", "all at 5", 5)),
+        digits=3, won_at=False, names={"hcqr@hybrid": "HCQR, `hcqr@hybrid`"},
         compare={**_HANDBOOK, "reader": "multiple_choice", "references": True},
     ),
     "handbook-known": KnownTable(
-        "results/known.md", "handbook", "handbook",
-        ("plain", "closed_book", "hcqr@hybrid", "corpus_steered@hybrid", "rrs@hybrid"),
-        (("full_recall@3", "all needed passages"), ("accuracy", "accuracy")), (3,),
+        "results/known.md", "handbook", "handbook", _READ,
+        (("full_recall@3", "all needed passages", 3), ("accuracy", "accuracy", 3)),
         compare={**_HANDBOOK, "reader": "multiple_choice"},
     ),
     "handbook-tuning": Table(
         "results/tuning.md", "handbook", "handbook",
         ("hcqr", "hcqr@hybrid", "hcqr@hybrid:fusion=rrf,rrf_k=20,top_k=10", "corpus_steered@hybrid:feedback=2",
          "corpus_steered@hybrid", "rrs@hybrid:select_pool=8", "rrs@hybrid:select_words=40", "rrs@hybrid"),
-        (("full_recall@3", "all at 3"), ("recall@1", "recall at 1")), (3,), decisive="full_recall@3",
+        (("full_recall@3", "all at 3", 3), ("recall@1", "recall at 1", 3)), decisive="full_recall@3",
         options=False, skip=100, compare=_HANDBOOK,
     ),
-    "textbooks": Table(
-        _EXAM, "nursing", "nursing/test.jsonl", TEXTBOOK_ARMS, _JUDGED, (1, 3, 5), compare=_BY_JUDGE
-    ),
+    "textbooks": Table(_EXAM, "nursing", "nursing/test.jsonl", TEXTBOOK_ARMS, _JUDGED, compare=_BY_JUDGE),
     "textbooks-15": Table(
-        _EXAM, "nursing", "nursing/test.jsonl", TEXTBOOK_ARMS, _JUDGED, (15,), compare=_BY_JUDGE
+        _EXAM, "nursing", "nursing/test.jsonl", TEXTBOOK_ARMS,
+        (("judged_useful", "useful at 15", 15), ("judged_entailed", "settled at 15", 15)), compare=_BY_JUDGE,
     ),
     "sample-hard": Table(
         _EXAM, "sample", "sample-hard", HARD_ARMS,
-        (("decision_useful", "useful at {}"), ("full_recall@3", "all of it at {}"),
-         ("abstention_recall", "none shown at {}")),
-        (1, 3), others_at=1, digits=3,
+        (("decision_useful", "useful at 1", 1), ("decision_useful", "useful at 3", 3),
+         ("full_recall@3", "all of it at 3", 3), ("abstention_recall", "none shown at 3", 3)),
+        digits=3,
     ),
     "ablation": Table(
-        "explanation/rewrite-retrieve-select.md", "nursing", "nursing/test.jsonl", tuple(ABLATION), _JUDGED[:1],
-        (1, 3, 5), names=ABLATION, options=False, compare=_BY_JUDGE,
+        "explanation/rewrite-retrieve-select.md", "nursing", "nursing/test.jsonl", tuple(ABLATION), _USEFUL,
+        names=ABLATION, options=False, compare=_BY_JUDGE,
     ),
-    "two-hop": Table(
-        "results/two-hop.md", "hotpotqa", "hotpotqa/test.jsonl", TWO_HOP_ARMS, _BOTH, (2, 3, 5), options=False
-    ),
+    "two-hop": Table("results/two-hop.md", "hotpotqa", "hotpotqa/test.jsonl", TWO_HOP_ARMS, _BOTH, options=False),
     "scifact": Table(
         "results/scifact.md", "scifact", "scifact/questions.jsonl",
         ("plain", "plain@bm25", "plain@hybrid", "query2doc", "query2doc@bm25", "query2doc@hybrid",
          "hyde:n_documents=1", "rag_fusion", "rag_fusion@hybrid"),
-        (("ndcg@10", "nDCG@10"), ("recall@10", "recall@10")), (10,), digits=3, options=False, won_at=False,
+        (("ndcg@10", "nDCG@10", 10), ("recall@10", "recall@10", 10)), digits=3, options=False, won_at=False,
         compare={"lm": f"recording:{RECORDINGS / 'scifact.jsonl.gz'}"},
     ),
     "questions-cdc": Table(
