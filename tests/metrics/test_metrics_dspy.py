@@ -119,10 +119,10 @@ def test_a_fault_is_not_scored():
     with pytest.raises(AttributeError):
         METRICS["recall"](OPEN, dspy.Prediction(answer="x"))
     wrong = dspy.Example(question="?", options=["x", "y"], answer="B")
-    with pytest.raises(DataError, match="not among the options"):
+    with pytest.raises(DataError, match="must be one of the options"):
         METRICS["accuracy"](wrong, prediction("x"))
     odd = dspy.Example(question="?", evidence={"p": "good"})
-    with pytest.raises(DataError, match="has the label 'good'"):
+    with pytest.raises(DataError, match="but got 'good'"):
         METRICS["recall"](odd, prediction(ids=["p"]))
 
 
@@ -155,7 +155,7 @@ def test_a_function_of_a_module_in_this_folder_is_a_metric(tmp_path, monkeypatch
     )
     monkeypatch.chdir(tmp_path)
     assert metric_named("own_metrics_here:two")(None, None) == 2.0
-    for name, said in (("own_metrics_here:three", "three"), ("own_metrics_here:NUMBER", "not a function")):
+    for name, said in (("own_metrics_here:three", "three"), ("own_metrics_here:NUMBER", "must be a function")):
         with pytest.raises(InputError, match=said):
             metric_named(name)
 

@@ -184,7 +184,7 @@ class QuestionIndex(CollectionPassages):
         if matching.match not in self.matches:
             state = "no answers are stored" if self._answers is None else "all stored answers are outdated"
             raise InputError(
-                f"match={matching.match} requires stored answers for the questions of the collection {self.name!r}, "
+                f"match={matching.match} requires stored answers to the questions in the collection {self.name!r}, "
                 f"but {state}; run {fill_command(self.name)}, or set match to one of {', '.join(self.matches)}"
             )
 
