@@ -180,8 +180,8 @@ def test_splits_that_are_given_are_kept(lm):
         (lambda: qw.compare([3], QUESTIONS), "an arm is the name of a technique, the folder of an artifact.* got 3"),
         (lambda: qw.resolve_lm("openai/x", api_base="http://[::1/v1"), "the address of the LM is not a URL"),
         (lambda: qw.compare(["plain"], QUESTIONS), "plain searches; give retriever="),
-        (lambda: qw.compare(["plain"], 3, retriever="shop"), "found int; expected a list of dicts, .* a DataFrame"),
-        (lambda: qw.compare(["plain"], [3], retriever="shop"), "row 1: found int; expected a row of a list of dicts"),
+        (lambda: qw.compare(["plain"], 3, retriever="shop"), "found int; expected a list of dicts .* a DataFrame"),
+        (lambda: qw.compare(["plain"], [3], retriever="shop"), "row 1: found int; expected a dict, a dspy.Example"),
         (lambda: qw.compare(["closed_book"], QUESTIONS, lm=3), "an LM must be a dspy.LM or a name such as .* got 3"),
         (lambda: qw.compile(3, QUESTIONS, retriever="shop"), "a technique is its name, such as hcqr.* got 3"),
         (
@@ -189,7 +189,7 @@ def test_splits_that_are_given_are_kept(lm):
             "takes the settings objective.* trials.* but got rounds",
         ),
         (lambda: qw.compile("hcqr", {"train": QUESTIONS}, retriever="shop"), "validation, test is missing among train"),
-        (lambda: qw.read_questions({"a": [], "b": []}), r"has the keys a, b; give one of them, such as data\[.a.\]"),
+        (lambda: qw.read_questions({"a": [], "b": []}), r"keys of the data .a, b., .* such as data\[.a.\]"),
     ],
 )
 def test_an_error_names_what_was_got_and_what_may_be_given(call, said):

@@ -33,7 +33,7 @@ def snapshot(folder):
 def test_a_filter_that_removes_evidence_is_reported_in_json_too(ok, shelf, questions):
     options = ["--collection", f"{shelf}#tiny", "--reader", "none", "--where", '{"sweet": false}', "--json"]
     notes = ok("evaluate", "plain", "--data", questions, *options).data["notes"]
-    assert any("passes 5 of 6 passages" in note and "removes all labeled passages of" in note for note in notes)
+    assert any("matches 5 of 6 passages" in note and "lose all labeled passages" in note for note in notes)
 
 
 def test_a_chroma_of_ones_own_in_every_command(ok, wrong, shelf, questions, server, tmp_path):
@@ -61,7 +61,7 @@ def test_a_chroma_of_ones_own_in_every_command(ok, wrong, shelf, questions, serv
     for given, said in (
         (["--collection", place, "--engine", "bm25"], "supports only the dense engine, but got bm25"),
         (["--collection", place, "--where", "sweet"], '--where takes a JSON object, such as \'{"topic": "heart"}\''),
-        (["--collection", place, "--where", '{"sweet": {"$is": 1}}'], "Chroma refused the search"),
+        (["--collection", place, "--where", '{"sweet": {"$is": 1}}'], "Chroma rejected the search"),
         (["--collection", place, "--retriever", "shelf:open"], "both name the retriever"),
         (["--retriever", "shelf:open"], "the retriever 'shelf:open' is not a MODULE:FUNCTION"),
         (["--collection", f"{shelf}#small"], "unknown collection 'small'"),

@@ -70,8 +70,9 @@ def test_calibrate_shows_table_figures_and_sentence(ok, data, server, sent, perf
     flat = " ".join(done.out.split())
     for said in (
         "47 judgments of 12 questions, 1 unreadable, 0 failed", "1.00 [1.00, 1.00]",
-        "judge usefulness_without_answer by openai/scripted: kappa 1.00 [1.00, 1.00], agreement 100 %",
-        "against people on 12 questions (n = 47; 1 unreadable)",
+        "judge usefulness_without_answer (openai/scripted) compared with people on 12 questions: "
+        "kappa 1.00 [1.00, 1.00], agreement 100%",
+        "(n = 47; 1 unreadable)",
     ):  # fmt: skip
         assert said in flat
     assert "usefulness_without_answer: 48 of 48" in done.err
@@ -103,7 +104,7 @@ def test_a_calibrated_judge_is_believed_for_its_own_lm_alone(ok, cli, folder, se
     done = ok(*command)
     assert done.data["arms"][0]["metrics"]["judged_useful_without_answer"]["value"] == 1
     (said,) = [line for line in done.data["notes"] if line.startswith("judged_useful_without_answer")]
-    assert "by openai/scripted: kappa 1.00 [1.00, 1.00], agreement 100 % against people on 6 questions (n = 24)" in said
+    assert "people on 6 questions: kappa 1.00 [1.00, 1.00], agreement 100% (n = 24)" in said
     assert said.endswith("4 judgements, 0 unreadable; judge and programs have the same LM")
     where = ("--judge-api-base", server.address, "--judge-api-key-env", "SCRIPTED_KEY")
     other = "\n".join(cli(*command, "--judge-lm", "openai/other", *where).data["notes"])

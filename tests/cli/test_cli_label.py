@@ -124,7 +124,7 @@ def test_what_cannot_be_labelled_is_said_before_anything_is_asked(cli, label, wr
     assert {name for one in found for by in one.assessors.values() for name in by} == {"person"}
     assert cli("index", "other", write("others.jsonl", [{"id": "x", "text": "Else."}])).status == 0
     said = wrong("evaluate", "plain", "--data", bare, "--collection", "other", "--labels", "mine.csv", *server.lm)
-    assert "the labels are of another collection" in said
+    assert "the labels are for a different collection" in said
     assert found[0].id in said
 
 

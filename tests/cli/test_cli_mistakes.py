@@ -85,8 +85,8 @@ def test_sizes(wrong, questions, collection, server):
     says(wrong(*command, "--limit", "1"), "split is empty")
     says(
         wrong(*command, "--sizes", "9,1,1"),
-        "of these 18 questions at most ",
-        "give smaller --sizes, more questions, or another --seed",
+        "(questions: 18)",
+        "pass smaller --sizes, more questions, or a different --seed",
     )
 
 
@@ -94,7 +94,7 @@ def test_a_folder_of_documents_is_no_file_of_questions(wrong, collection, server
     Path("pages").mkdir()
     (Path("pages") / "a.md").write_text("# A")
     told = wrong("evaluate", "plain", "--data", "pages", "--collection", collection, *server.lm)
-    says(told, "pages: no file of questions in this folder", "found ['a.md']")
+    says(told, "pages: this folder has no questions file", "found ['a.md']")
 
 
 def test_nothing_to_score(wrong, rows, write, questions, collection, server):

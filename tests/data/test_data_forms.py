@@ -91,14 +91,10 @@ def test_ragas_gives_questions_and_their_contexts(problems):
     assert list(one(named).evidence) == ["r"]
     assert [passage.id for passage in read_passages([named])] == ["r", "n"]
     (problem,) = problems([named | {"retrieved_context_ids": ["n"]}], read_passages)
-    assert problem.startswith(
-        "row 1, column \"retrieved_context_ids\": found ['n']; expected a list with one ID per item"
-    )
+    assert problem.startswith("row 1, column \"retrieved_context_ids\": found ['n']; expected a list with one ID per")
     (problem,) = problems([{"user_input": "Where?", "reference": "Rome"}], read_passages)
-    assert (
-        problem
-        == "row 1, no column with contexts (reference_contexts, retrieved_contexts, contexts) to use as passages; the columns are ['user_input', 'reference']"
-    )
+    assert problem.startswith("row 1, no column with contexts (reference_contexts, retrieved_contexts, contexts)")
+    assert problem.endswith("the columns are ['user_input', 'reference']")
 
 
 def test_the_answer_of_an_older_ragas_row_is_the_systems():

@@ -179,7 +179,7 @@ def test_limit_and_multiple_choice(write, problems):
         ({"options": None, "answer_idx": "A"}, "answer_idx", ["the row has no options"]),
         ({"options": ["2", "3", "1"], "answer": 1}, "answer", ["found 1"]),
         ({"options": GENOTYPES["options"], "answer": "aa"}, "answer", ["one of the options"]),
-        ({"options": VITAMINS, "answer": "D"}, "answer", ["text of option C and the letter or position of option D", "answer_idx"]),
+        ({"options": VITAMINS, "answer": "D"}, "answer", ["option C and the letter or position of", "answer_idx"]),
         ({"evidence": {"p": "RELEVANT"}}, "evidence", ["'RELEVANT'", "ENTAILED, USEFUL, NOT_USEFUL"]),
         ({"gold": [["p", 0]]}, "gold", ["['p', 0]", "passage ID"]),
         ({"jointly": "maybe"}, "jointly", ["found 'maybe'", "true or false"]),
@@ -273,9 +273,9 @@ def test_evidence_that_is_not_in_the_collection_is_told():
         Question("q3", "?"),
     ]
     (line,) = check_evidence(questions, ["a", "b"])
-    assert (
-        line
-        == "question 'q1': labeled passages that are not in the collection: ['zz'] (1 of 2 labeled; passages in the collection: 2)"
+    assert line == (
+        "question 'q1': labeled passages that are not in the collection: ['zz'] (1 of 2 labeled; passages in the "
+        "collection: 2)"
     )
     assert check_evidence(questions, {"a": 1, "zz": 2}) == []
 

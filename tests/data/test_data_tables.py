@@ -159,7 +159,7 @@ def test_a_split_that_was_saved_to_disk(tmp_path, problems):
     assert read_questions(f"hf:{tmp_path / 'one'}", split="test") == read_questions(split.select([0])) == [question]
     (problem,) = problems(tmp_path / "one", split="train")
     assert problem.startswith("split='train': ")
-    assert problem.endswith("has only one split (test); omit split")
+    assert problem.endswith("has only one split (test); omit split=")
     split.save_to_disk(tmp_path / "two")
     assert "(test) row 2, column \"question\": found ''" in problems(tmp_path / "two")[0]
     (tmp_path / "two" / "state.json").write_text("{}")
@@ -267,7 +267,7 @@ def test_a_folder_with_a_file_a_split_and_one_that_is_not_clear(write, problems,
     assert [question.id for question in read_questions(tmp_path / "split", split="test")] == ["test"]
     assert "['test', 'train']" in problems(tmp_path / "split")[0]
     (problem,) = problems(tmp_path / "split", read_passages, split="test")
-    assert "have no splits (corpus.jsonl); omit split" in problem
+    assert "have no splits (corpus.jsonl); omit split=" in problem
 
     write("one/questions.jsonl", {"question": "?"})
     (problem,) = problems(tmp_path / "one", read_passages)

@@ -129,9 +129,9 @@ def test_a_judge_that_fails_is_told_as_the_judges_failure_and_no_score(world, ma
     result = evaluate(world.program("plain"), questions, lm=make_lm(), name="one fails", metrics=metrics)
     row = result.rows[3]
     assert (row.failure, math.isnan(row.scores["judged_useful"])) == ("judge", True)
-    assert "the judge usefulness by" in row.message
+    assert "the judge 'usefulness' " in row.message
     metrics = judged_metrics(["judged_useful"], lm=make_lm(make_engine(before=raised(down, *range(99)))))
-    with pytest.raises((OutageError, TooManyFailuresError), match="the judge usefulness by"):
+    with pytest.raises((OutageError, TooManyFailuresError), match="the judge 'usefulness' "):
         evaluate(world.program("plain"), questions, lm=make_lm(), name="all fail", metrics=metrics)
 
 

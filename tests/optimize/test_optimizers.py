@@ -240,7 +240,7 @@ def test_an_lm_that_writes_no_instructions_is_said(run, make_engine):
 
 def test_dspys_own_mipro_learns_where_some_questions_have_no_label(world, make_lm, writing):
     asked = [replace(one, evidence={}) if n % 3 == 0 else one for n, one in enumerate(world.questions[:12])]
-    with pytest.warns(UserWarning, match="4 of 12 examples cannot be scored"):
+    with pytest.warns(UserWarning, match="4 of 12 examples that cannot be scored"):
         examples = scorable("decision_useful", [question.to_example() for question in asked])
     with dspy.context(lm=make_lm(writing()), adapter=PromptAdapter()):
         mipro = dspy.MIPROv2(metric=FOUND, auto=None, num_candidates=3, max_bootstrapped_demos=0, max_labeled_demos=0)

@@ -111,13 +111,13 @@ def search(query, k):
 def test_an_unlabelled_question_is_left_out_of_dspys_mean_and_said():
     asked = [Question(f"q{n}", f"What of {n}?", evidence={"a": Label.ENTAILED} if n < 4 else {}) for n in range(6)]
     examples, program = [question.to_example() for question in asked], make_program("plain", search, reader=None)
-    with pytest.warns(UserWarning, match=r"2 of 6 examples cannot be scored.*labeled evidence"):
+    with pytest.warns(UserWarning, match=r"2 of 6 examples that cannot be scored.*labeled evidence"):
         kept = scorable("decision_useful", examples)
     assert [example.id for example in kept] == ["q0", "q1", "q2", "q3"]
     assert dspy.Evaluate(devset=kept, metric=FOUND, display_progress=False)(program).score == 100.0
-    with pytest.raises(InputError, match="none of the 2 examples can be scored: recall@5 needs labeled evidence"):
+    with pytest.raises(InputError, match="none of the 2 examples can be scored: recall@5 requires labeled evidence"):
         scorable("recall@5", examples[4:])
-    with pytest.raises(InputError, match="accuracy needs a right answer"):
+    with pytest.raises(InputError, match="accuracy requires a right answer"):
         scorable("accuracy", examples)
     told = feedback_metric(FOUND)(examples[0], program.technique(question="What?"))
     assert (told.score, "decides the question" in told.feedback) == (1.0, True)

@@ -87,7 +87,7 @@ def _config_rows(name: str, config: str | None, split: str | None) -> Iterator[R
             raise DataError(f"dataset {name!r} has the splits {sorted(found)}; choose one with split=")
         ((_, found),) = found.items()
     if is_saved_split and split not in (None, str(found.split)):
-        raise DataError(f"split={split!r}: {name} has only one split ({found.split or 'unnamed'}); omit split")
+        raise DataError(f"split={split!r}: {name} has only one split ({found.split or 'unnamed'}); omit split=")
     shown = name if config is None else f"{name}:{config}"
     shown += "" if found.split is None else f" ({found.split})"
     for number, values in enumerate(found, start=1):

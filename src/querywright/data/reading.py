@@ -178,7 +178,7 @@ def read_passages(
     """
     if names_documents(source):
         if columns or split:
-            raise DataError(f"{source}: documents have neither columns nor splits; omit columns and split")
+            raise DataError(f"{source}: documents have neither columns nor splits; omit columns= and split=")
         return read_documents(source).passages[: check_limit(limit)]
     if isinstance(source, list | tuple) and source and all(isinstance(one, Passage) for one in source):
         return list(source[: check_limit(limit)])

@@ -84,7 +84,7 @@ def iterate_rows(source: Source, *, kind: Kind, split: str | None, problems: lis
             )
         source, split = source[split], None
     if split is not None:
-        raise DataError(f"split={split!r}: only datasets have splits, but {name} is not a dataset; omit split")
+        raise DataError(f"split={split!r}: only datasets have splits, but {name} is not a dataset; omit split=")
     if not is_path:
         yield from _given_rows(source, problems)
     elif sample is not None:
@@ -197,7 +197,7 @@ def _choose(files: dict[Path, str], name: str, kind: str, split: str | None) -> 
     """Return the only file, or the file for the split."""
     names = ", ".join(path.name for path in files)
     if split is not None and not any(files.values()):
-        raise DataError(f"split={split!r}: the {kind} in {name} have no splits ({names}); omit split")
+        raise DataError(f"split={split!r}: the {kind} in {name} have no splits ({names}); omit split=")
     chosen = [path for path, part in files.items() if split in (None, part)]
     if len(chosen) == 1:
         return chosen[0]

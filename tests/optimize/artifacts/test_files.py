@@ -54,7 +54,9 @@ SHIPPED = Path(__file__).parents[3] / "artifacts"
 def test_what_is_shipped_is_whole_says_that_it_has_no_reader_and_what_to_do_without_its_passages(name):
     assert read_artifact(SHIPPED / name).manifest.reader is None
     assert "It has no reader" in (SHIPPED / name / "README.md").read_text(encoding="utf-8")
-    with pytest.raises(CollectionError, match=r"a collection that is missing: .*build it: .*retriever="):
+    with pytest.raises(
+        CollectionError, match=r"a collection that is missing: .*build the collection with .*retriever="
+    ):
         load(SHIPPED / name, lm="embedded")
 
 

@@ -123,7 +123,7 @@ def test_an_artifact_keeps_the_filter_that_it_was_made_with(engine, tmp_path, wr
 
 
 def test_another_collection_than_that_it_was_compiled_on_is_refused(own, refused, tmp_path, world, make_lm, word_model):
-    missing = r"no collection 'cards' in .* \(known: none\); build it: querywright index"
+    missing = r"no collection 'cards' in .* \(known: none\); build the collection with querywright index"
     refused(CollectionError, missing, own, home=tmp_path / "none")
     other = tmp_path / "other"
     build_collection("cards", [Passage("new", "New.")], embedder=resolve_embedder("words"), home=other)
@@ -315,7 +315,9 @@ def test_every_part_of_an_artifact_is_checked_and_none_hides_another(saved, own,
     golden = {"golden answers": "not possible"}
     named = {name: state for name, state in WELL.items() if "golden" not in name}
     assert states(checks) == {**named, "collection": "not possible", **golden}
-    assert "build it: querywright index" in next(one.remedy for one in checks if one.name == "collection")
+    assert "build the collection with querywright index" in next(
+        one.remedy for one in checks if one.name == "collection"
+    )
     engine = make_engine()
     checks = verify(own, lm=make_lm(engine), home=saved[0], digest="sha256:" + "0" * 64)
     assert states(checks) == {"files": "differs"}

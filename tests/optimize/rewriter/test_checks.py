@@ -85,7 +85,7 @@ def without(field: str, *parts: str) -> Splits:
         (
             {"steps": 1},
             {"splits": without("evidence", "train")},
-            "none of the 16 .* recall@5 needs labeled evidence",
+            "none of the 16 .* recall@5 requires labeled evidence",
         ),
         ({"steps": 1}, {"splits": without("evidence", "dev")}, "none of the 4 examples can be scored"),
         (
@@ -97,7 +97,7 @@ def without(field: str, *parts: str) -> Splits:
         (
             {},
             {"check": check_collection, "splits": without("evidence", "train")},
-            "none of the 16 .* recall@5 needs labeled evidence",
+            "none of the 16 .* recall@5 requires labeled evidence",
         ),
     ],
 )
