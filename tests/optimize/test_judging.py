@@ -199,7 +199,7 @@ def resave(file, change):
         ({"format": 9}, "field format"),
         ({"predictors": {}}, r"has the predictors \['label'\], but the file has \[\]"),
         ({"api_key": "x"}, "field api_key"),
-        ({"calibration": {"n": 3}}, "calibrate again"),
+        ({"calibration": {"n": 3}}, "rerun the calibration"),
         ({"sha256": "0"}, "it was changed after it was written"),
     ],
 )

@@ -91,7 +91,7 @@ def without(field: str, *parts: str) -> Splits:
         (
             {"steps": 1, "metric": "hit"},
             {"splits": without("answer", "train")},
-            "none of the 16 .* hit needs",
+            "none of the 16 .* hit requires",
         ),
         ({"technique": "step_back"}, {"check": check_collection}, "but not step_back"),
         (
