@@ -147,7 +147,7 @@ class Judge(dspy.Module):
             other = f", or use the judge {self.OTHER.NAME!r}" if self.OTHER else ""
             raise DataError(f"the question {case.question.question!r} has {NEEDS[missing].format(other=other)}")
         if "passage" in self.needs() and len(case.passages) != 1:
-            raise DataError(f"the judge {self.NAME!r} must get exactly one passage, but got {len(case.passages)}")
+            raise DataError(f"the judge {self.NAME!r} requires exactly one passage, but got {len(case.passages)}")
         parts = _parts(case)
         return {name: parts[name] for name in self.inputs()}
 
@@ -313,7 +313,7 @@ class JudgedMetric:
         except (LMError, OutageError) as error:
             lm = getattr(self.lm or dspy.settings.lm, "model", "the LM configured in DSPy")
             of = OutageError if isinstance(error, OutageError) else JudgeFailedError
-            raise of(f"the judge {judge.NAME!r} ({lm}) failed, not the program: {error}") from error
+            raise of(f"error in the judge {judge.NAME!r} ({lm}), not in the program: {error}") from error
         if made is None:
             return Judgement(_id(judge, case), None, judge.NAME)
         return Judgement(_id(judge, case), str(made.label), judge.NAME, str(made.get("reason") or ""))

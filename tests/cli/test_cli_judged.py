@@ -92,7 +92,7 @@ def test_an_outage_of_the_judge_alone_says_who_and_keeps_what_was_answered(compi
     done = compile_in(*of_judge(judge))
     said = " ".join(done.err.split())
     assert done.status != 0
-    assert "the judge 'usefulness' (openai/strong) failed, not the program" in said
+    assert "error in the judge 'usefulness' (openai/strong), not in the program" in said
     assert not Path("made").exists()
     judge.status, before = 200, len(server.requests)
     done = compile_in(*of_judge(judge))

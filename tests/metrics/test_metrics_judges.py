@@ -261,7 +261,7 @@ def test_a_failure_of_its_lm_is_told_as_that_of_the_judge(scripted, asking):
         raise dspy.LMError("down")
 
     lm = scripted(down)
-    said = f"the judge 'usefulness' ({lm.model}) failed, not the program: down"
+    said = f"error in the judge 'usefulness' ({lm.model}), not in the program: down"
     with asking(lm), pytest.raises(JudgeFailedError, match=re.escape(said)):
         JudgedMetric(UsefulnessJudge())(QUESTION.to_example(), prediction(PASSAGE))
 

@@ -154,7 +154,7 @@ DAMAGES = {
     "passages deleted": (lambda f: (f / "generation-1/passages.jsonl").unlink(), "collection 'books' is missing"),
     "manifest edited": (edit_manifest, "its checksum does not match"),
     "manifest cut": (lambda f: os.truncate(f / "manifest.json", 100), "manifest of the collection 'books' is damaged"),
-    "all deleted": (lambda f: shutil.rmtree(f / "generation-1"), "the generation of the collection 'books' is missing"),
+    "all deleted": (lambda f: shutil.rmtree(f / "generation-1"), "the files of the collection 'books' are missing"),
 }
 
 

@@ -140,8 +140,8 @@ def read_documents(
     """
     if chunk_size < 1 or not 0 <= chunk_overlap < chunk_size:
         raise InputError(
-            f"chunk_size must be 1 or more and chunk_overlap must be 0 or more but less than chunk_size, but got "
-            f"{chunk_size} and {chunk_overlap} words"
+            f"chunk_size must be 1 or more and chunk_overlap must be from 0 to chunk_size - 1, but got {chunk_size} "
+            f"and {chunk_overlap} words"
         )
     try:
         import bs4  # noqa: F401

@@ -163,8 +163,8 @@ def with_labels(questions: Sequence[Question], labels: Iterable[PassageLabel]) -
             given[one.question_id].append(one)
     if given and not any(question.id in given for question in questions):
         raise DataError(
-            f"the labels are for different questions: none of the labeled IDs {short(list(given))} matches one of the "
-            f"{len(questions)} questions; pass the questions that were labeled, or label these questions"
+            f"the labels are for different questions: none of the labeled question IDs {short(list(given))} is in "
+            f"the data (questions: {len(questions)}); pass the labeled questions, or label the questions in the data"
         )
     return [_united(question, given[question.id]) if question.id in given else question for question in questions]
 

@@ -118,7 +118,7 @@ class CallableRetriever(Shared):
         answer = self._call(query, k)
         items = answer if isinstance(answer, list | tuple) else getattr(answer, "passages", answer)
         if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
-            raise InputError(f"{self._name} returned {type(answer).__name__}: {FORMS}")
+            raise InputError(f"{self._name} returned {type(answer).__name__}; {FORMS}")
         return [_item(one) for one in items]
 
     def _read(self, found: tuple[Any, Any]) -> tuple[Passage, float | None]:
@@ -127,7 +127,7 @@ class CallableRetriever(Shared):
             return item, self._score(score)
         text, id, title, metadata, own_score = _fields(item)
         if not isinstance(text, str) or not text.strip():
-            raise InputError(f"{self._name} returned an item of type {type(item).__name__} without text: {FORMS}")
+            raise InputError(f"{self._name} returned an item of type {type(item).__name__} without text; {FORMS}")
         kept: dict[str, Scalar] = {}
         if isinstance(metadata, Mapping):
             kept = {str(key): value for key, value in metadata.items() if isinstance(value, str | int | float)}

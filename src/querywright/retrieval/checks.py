@@ -242,7 +242,7 @@ def _tell_ids(labeled: Sequence[Question], retriever: Any, tell: Tell) -> None:
         if key is not None and isinstance(retriever, CallableRetriever):
             retriever.id_key = key
             tell(
-                f"the labels use the passages' metadata key {key!r} instead of their IDs, such as {found[0].id!r}, so "
+                f"the labels use the passages' metadata key {key!r} instead of passage IDs such as {found[0].id!r}, so "
                 "the values of this key are used as IDs"
             )
             return

@@ -375,7 +375,8 @@ class ForeignChromaRetriever(_Dense, Shared):
         except Exception as error:
             raise ModelError(
                 f"the embedding function {self._function!r} of the collection {self.name!r} cannot be used "
-                f"({type(error).__name__}: {error}); provide the missing API key, package, or download, or {NAMED}"
+                f"({type(error).__name__}: {error}); provide the missing API key, package, or download. Alternatively, "
+                f"{NAMED}"
             ) from error
         self._check(rows.shape[1])
         return rows

@@ -219,7 +219,7 @@ def hold_published(folder: Path, home: Path | None = None) -> tuple[Generation, 
             if take_lock(descriptor, shared=True) and os.path.samestat(os.fstat(descriptor), place.stat()):
                 return manifest, held.pop_all()
     raise CollectionError(
-        f"the generation of the collection {folder.name!r} is missing; rebuild the collection from all its "
+        f"the files of the collection {folder.name!r} are missing; rebuild the collection from all its "
         f"passages: {index_command(folder.name, prune=True)}"
     )
 
