@@ -111,7 +111,7 @@ def test_what_a_judge_said_that_cannot_be_read_is_counted_and_asked_for_again(la
 
 def test_what_cannot_be_labelled_is_said_before_anything_is_asked(cli, label, wrong, write, server, bare, collection):
     given = ("judge", "label", "--data", bare, "--collection", collection, *server.lm)
-    assert "end it in .jsonl, .csv" in wrong(*given, "--out", "labels.xlsx")
+    assert "must end in .jsonl or .csv" in wrong(*given, "--out", "labels.xlsx")
     said = wrong(*given, "--out", "labels.jsonl", "--judge", "answerability", "hyde")
     assert "use the judge usefulness" in said
     assert server.requests == []  # nor the arm's LM

@@ -23,7 +23,7 @@ def test_questions_that_a_program_cannot_be_asked(wrong, collection, rows, write
     del rows[1]["options"]
     source = write("open.jsonl", rows)
     says(wrong("evaluate", "plain", "--data", source, "--reader", "multiple_choice", *fixed), "line 2", "options")
-    says(wrong("evaluate", artifact, "--data", source, *server.lm), "options, needed for made", "line 2")
+    says(wrong("evaluate", artifact, "--data", source, *server.lm), "options (required for made)", "line 2")
     says(wrong("compile", "hcqr", "--reader", "multiple_choice", "--data", source, "--out", "new", *fixed), "line 2")
     says(wrong("ask", QUESTION, "--technique", "plain", "--reader", "multiple_choice", *fixed), "compares", "--option")
     says(wrong("ask", QUESTION, "--artifact", artifact, *server.lm), "chooses between options", "--option")
@@ -196,7 +196,7 @@ def test_a_collection_that_is_elsewhere(wrong, ok, passages, questions, home, tm
     says(
         told,
         str(tmp_path / "deep" / "er" / ".querywright"),
-        f"the workspace '{tmp_path / '.querywright'}' has one",
+        f"the workspace '{tmp_path / '.querywright'}', where this collection exists",
         "--home",
     )
     says(wrong(*evaluate, "--collection", "other"), "querywright index other SOURCE")
