@@ -173,7 +173,7 @@ def test_a_missing_key_is_told_before_anything_is_done(cli, wrong, questions, co
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "TOGETHERAI_API_KEY", "TOGETHER_AI_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     fixed = ("evaluate", "plain", "--data", questions, "--collection", collection)
-    says(wrong(*fixed, "--lm", "openai/gpt-4o-mini"), "needs a key: set OPENAI_API_KEY", "--api-key-env")
+    says(wrong(*fixed, "--lm", "openai/gpt-4o-mini"), "needs an API key: set OPENAI_API_KEY", "--api-key-env")
     says(wrong(*fixed, "--lm", "openai/mine", "--api-base", "http://127.0.0.1:9/v1"), "set OPENAI_API_KEY")
     for more in (("--reader", "none"), ("--metric", "recall@3")):
         done = cli(*fixed, "--lm", "openai/gpt-4o-mini", *more)

@@ -39,7 +39,7 @@ def test_what_changes_an_answer_is_part_of_the_identity_and_nothing_else():
     [
         ("openai/", "unknown LM 'openai/'"),
         ("", "unknown LM ''"),
-        ("Embedded", "unknown LM 'Embedded': use embedded"),
+        ("Embedded", "unknown LM 'Embedded'; use embedded"),
     ],
 )
 def test_names_that_mean_nothing_are_refused_with_a_remedy(name, message):
@@ -102,13 +102,13 @@ def test_a_remote_model_is_saved_without_its_key_or_address():
 
 @pytest.mark.parametrize("name", ["openai/x", "cohere_chat/command"])
 def test_an_address_with_a_password_is_refused_without_showing_it(name):
-    with pytest.raises(ModelError, match=r"at 127.0.0.1:9 contains a user or a password, .* remove it") as caught:
+    with pytest.raises(ModelError, match=r"127.0.0.1:9 must not contain a user name or password; remove them") as caught:
         resolve_lm(name, api_base="http://me:s3cret@127.0.0.1:9/v1")
     assert "s3cret" not in str(caught.value)
 
 
 def test_an_lm_that_was_saved_must_be_given_again():
-    with pytest.raises(ValueError, match=r"the application must provide the LM 'embedded:.*: resolve_lm\(\.\.\.\)"):
+    with pytest.raises(ValueError, match=r"create 'embedded:.*' with resolve_lm\(\.\.\.\)"):
         LMEngine.load_state(engine_of(resolve_lm()).dump_state())
 
 

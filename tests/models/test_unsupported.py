@@ -96,7 +96,7 @@ def test_a_parameter_that_a_server_names_is_left_out_remembered_and_reported_onc
     (report,) = [one.getMessage() for one in caplog.records]
     assert f"does not support {bare}" in report
     (note,) = engine_of(lm).notes
-    assert note == f"the server of the LM does not support {report.partition('does not support ')[2]}"
+    assert note == f"the LM server does not support {report.partition('does not support ')[2]}"
     total = engine_of(lm).ledger.total
     assert (total.calls, total.failures) == (3, 0)
 

@@ -92,7 +92,7 @@ def test_a_parameter_that_the_server_does_not_support_is_among_the_notes(remote)
 
     programs = {"closed": make_program("closed_book", None, reader="short_answer")}
     compared = compare(programs, [Question("a", "What is drunk hot?", answer="tea")], lm=remote(step)[0])
-    note = "the server of the LM does not support temperature; requests are sent without it"
+    note = "the LM server does not support temperature; requests omit it"
     assert note in compared.to_json()["notes"]
 
 

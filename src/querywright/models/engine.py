@@ -108,7 +108,7 @@ class LMEngine(Shared):
             store: Store for answers.
             ledger: Records the cost of calls.
             budget: Budget for the attempts.
-            at_once: Maximum number of parallel calls if this engine has no maximum. Default None.
+            at_once: Limit on parallel calls to use when the engine does not set its own. Default None.
 
         Returns:
             This engine if nothing changes; otherwise, a new engine.
@@ -154,7 +154,9 @@ class LMEngine(Shared):
         Raises:
             ValueError: Always raised; the message names the LM.
         """
-        raise ValueError(f"the application must provide the LM {state.get('identity')!r}: resolve_lm(...)")
+        raise ValueError(
+            f"an LM cannot be loaded from a saved state; create {state.get('identity')!r} with resolve_lm(...)"
+        )
 
 
 class AsyncLMEngine(Shared):

@@ -83,18 +83,21 @@ def _bounded(chunks: Iterable[bytes]) -> Iterator[bytes]:
         size += len(chunk)
         if size > _LARGEST:
             raise LMError(
-                f"the answer is larger than {_LARGEST // 2**20} MiB; the server seems to ignore the limit of tokens; "
-                "set a limit in its configuration"
+                f"the answer is larger than {_LARGEST // 2**20} MiB, so the server seems to ignore the token limit; "
+                "set a limit in the server's configuration"
             )
         yield chunk
 
 
 def _check_status(status: int, body: bytes, sent: bytes) -> None:
-    """Raise errors that DSPy does not recognize: redirects, and unsupported parameters not in OpenAI's format."""
+    """Raise for error responses that DSPy does not recognize.
+
+    These are redirects, and unsupported-parameter errors that are not in OpenAI's format.
+    """
     if 300 <= status < 400:
         raise LMConfigurationError(
-            f"the service answers HTTP {status}, a redirect to another address. Neither the question nor the key is "
-            "sent there; pass that address (api_base=) if you trust it"
+            f"the service returned HTTP {status}, a redirect to a different URL. querywright does not follow "
+            "redirects, to protect your question and your API key; if you trust that URL, pass it as api_base="
         )
     if status in STATUSES:
         text = "\n".join(complaints(body.decode(errors="replace")))
@@ -200,8 +203,8 @@ class RemoteEngine:
             lacking = [] if given else litellm.validate_environment(name)["missing_keys"]
         if lacking:
             raise ModelError(
-                f"the LM {name!r} needs a key: set {' or '.join(lacking)} in the environment, or pass api_key= (no "
-                "request was sent)"
+                f"the LM {name!r} needs an API key: set {' or '.join(lacking)} in the environment, or pass api_key= "
+                "(no request was sent)"
             )
 
     def close(self) -> None:
@@ -234,7 +237,7 @@ def named_engine(name: str, api_base: str | None, api_key: str | None, timeout: 
     provider, _, model = name.partition("/")
     if not provider or not model:
         raise ModelError(
-            f"unknown LM {name!r}: use embedded, gguf:PATH, a rewriter's folder, or a DSPy model string with its "
+            f"unknown LM {name!r}; use embedded, gguf:PATH, a rewriter folder, or a DSPy model string with a "
             f"provider, such as openai/{model or provider or 'gpt-4o-mini'}"
         )
     api_base, patience = api_base or _from_environment(provider), timeout + _LATER
@@ -252,8 +255,8 @@ def named_engine(name: str, api_base: str | None, api_key: str | None, timeout: 
         raise ModelError(f"the LM {name!r} cannot be used: {redact(str(error), secrets_of(api_key))}") from None
     if not engine.supported_params:
         raise ModelError(
-            f"unknown LM {name!r}: there is neither a provider {provider!r} nor a folder of a rewriter with this name; "
-            "for an OpenAI-compatible server, use openai/MODEL with api_base"
+            f"unknown LM {name!r}: {provider!r} is not a known provider, and no rewriter folder has that name; for an "
+            "OpenAI-compatible server, use openai/MODEL with api_base"
         )
     return engine
 
@@ -287,13 +290,13 @@ def place_of(api_base: str | None) -> str:
         _ = parts.port
     except ValueError as error:  # its message may contain a password
         raise ModelError(
-            f"the address of the LM is not a URL ({str(error).partition(':')[0]}); give a URL such as "
-            "http://127.0.0.1:8000/v1, or http://[::1]:8000/v1"
+            f"the LM address is not a valid URL ({str(error).partition(':')[0]}); pass a URL such as "
+            "http://127.0.0.1:8000/v1 or http://[::1]:8000/v1"
         ) from None
     if "@" in parts.netloc:
         raise ModelError(
-            f"the address of the LM at {parts.netloc.rpartition('@')[2]} contains a user or a password, which is not "
-            "supported; remove it, and pass the service's key instead (api_key=, or --api-key-env)"
+            f"the LM URL for {parts.netloc.rpartition('@')[2]} must not contain a user name or password; remove them, "
+            "and pass the API key with api_key= instead"
         )
     return parts.netloc + parts.path.rstrip("/")
 

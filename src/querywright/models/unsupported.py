@@ -105,7 +105,7 @@ class ParameterLayer:
 def unsupported_notes(identity: str) -> list[str]:
     """Return a line for each parameter that the model's server does not support."""
     known = unsupported_by(identity)
-    return [f"the server of the LM does not support {_report(one, known)}" for one in sorted(known.copy(), key=str)]
+    return [f"the LM server does not support {_report(one, known)}" for one in sorted(known.copy(), key=str)]
 
 
 def unsupported_name(text: str, names: Collection[str]) -> tuple[str, bool] | None:
@@ -178,8 +178,8 @@ def _without(request: Request, left_out: Collection[UnsupportedParameter]) -> Re
 
 def _report(one: UnsupportedParameter, left_out: Collection[UnsupportedParameter]) -> str:
     if one.value is not None:
-        return f"{one.name} {one.value}; requests are sent without it"
+        return f"{one.name}={one.value}; requests omit it"
     other = _LENGTHS.get(one.name)
     if other and UnsupportedParameter(other) not in left_out:
-        return f"{one.name}; requests are sent with {other} instead"
-    return f"{one.name}; requests are sent without it"
+        return f"{one.name}; requests use {other} instead"
+    return f"{one.name}; requests omit it"
