@@ -52,7 +52,7 @@ def test_a_working_folder_that_cannot_be_written_is_asked_from_alone(
         ["--technique", "plain", "--collection", collection, "--engine", "bm25"],
     ):
         ok("ask", QUESTION, *asked, *server.lm)
-    assert caplog.text.count("cannot be written, so answers are not kept") == 1
+    assert caplog.text.count("is not writable, so answers are not saved") == 1
     assert {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == before
     says(wrong("evaluate", "--data", questions, "--collection", collection, *server.lm), "cannot be written", "--home")
 

@@ -141,7 +141,7 @@ def test_the_limit_of_calls_is_that_of_all_processes_together(build, names, serv
     let_work_end(60)  # as a command does: calls that were counted may be under way when the last passage has failed
     assert len(server.requests) == 30
     stopped = [str(one) for one in made if isinstance(one, BudgetError)]
-    assert stopped[0].startswith("the limit of 30 LM calls is reached")
+    assert stopped[0].startswith("reached the limit of 30 LM calls")
 
 
 def test_an_index_of_questions_is_published_from_a_file(ok, build, collection, home, folder):

@@ -118,7 +118,7 @@ def test_an_artifact_is_asked_shown_and_evaluated_with_its_rewriter(
     found = cli("ask", "Riddle 3?", "--artifact", "artifacts/mine", "--trace", *OPTIONS, *server.lm)
     assert (found.status, trained.identity in found.out) == (0, True), found.err
     limited = cli("ask", "Riddle of a limit?", "--artifact", "artifacts/mine", "--max-calls", "1", *OPTIONS, *server.lm)
-    assert (limited.status, "the limit of 1 LM calls is reached" in " ".join(limited.err.split())) == (3, True)
+    assert (limited.status, "reached the limit of 1 LM calls" in " ".join(limited.err.split())) == (3, True)
     verified = cli("artifact", "verify", "artifacts/mine", *server.lm[2:])
     assert (verified.status, f"ok: writer: {name}" in verified.out) == (0, True), verified.out
     evaluated = cli("evaluate", "artifacts/mine", "--data", riddles, "--limit", "2", "--json", *server.lm)

@@ -133,7 +133,7 @@ def test_no_number_of_workers_and_threads_exceeds_a_budget_and_what_it_paid_for_
     server.delay = 0.1
     stopped = studies.Command("run", file, "--out", out, "--workers", 3).end()
     assert stopped.status == 3
-    assert stopped.err.count("the limit of 31 LM calls is reached") == 1
+    assert stopped.err.count("reached the limit of 31 LM calls") == 1
     assert "Traceback" not in stopped.text
     assert len(server.requests) == 31
     server.delay = 0.0

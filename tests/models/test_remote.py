@@ -105,7 +105,7 @@ def choice(finish_reason="stop", error=None, **message):
     return {"body": {"id": "1", "object": "chat.completion", "created": 1, "model": "x", "choices": [told]}}
 
 
-FILTERED = "filtered by the service"
+FILTERED = "the service filtered the answer"
 
 
 @pytest.mark.parametrize("ear", [None, Ear()], ids=["whole", "stream"])

@@ -130,7 +130,7 @@ def left() -> float:
     """
     seconds = call_context().deadline - monotonic()
     if seconds <= 0:
-        raise TimeoutError("the attempt has run out of time")
+        raise TimeoutError("the attempt timed out")
     return seconds
 
 
@@ -165,8 +165,7 @@ def within(seconds: float, work: Callable[[], T]) -> T:
         if monotonic() < end:
             raise
     raise LMTimeoutError(
-        f"there was no complete answer within {seconds:g} seconds; if the server is slow, allow more time with "
-        "--timeout SECONDS (timeout= of resolve_lm)"
+        f"the LM sent no complete answer within {seconds:g} seconds; if the server is slow, increase timeout="
     )
 
 

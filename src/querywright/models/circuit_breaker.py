@@ -79,12 +79,9 @@ class Limits:
 
     def __post_init__(self) -> None:
         if not 0 < self.timeout <= LONGEST:
-            raise InputError(f"timeout must be more than 0 seconds and at most a week, but got {self.timeout}")
+            raise InputError(f"timeout must be more than 0 seconds and at most one week, but got {self.timeout}")
         if not 0 <= self.max_unreadable < 1:
-            raise InputError(
-                f"max_unreadable must be a share from 0 to less than 1, but got {self.max_unreadable}: without "
-                "readable answers, there are no results"
-            )
+            raise InputError(f"max_unreadable must be at least 0 and less than 1, but got {self.max_unreadable}")
         for name in ("at_once", "max_tokens"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise InputError(f"{name} must be 1 or more, or None, but got {value}")
@@ -111,9 +108,10 @@ class CircuitBreaker:
             if self._is_open and monotonic() < self._open_until:
                 count = self._failed_in_a_row
                 raise LMOutageError(
-                    f"{count} request{'s' if count > 1 else ''} in a row to {self._identity} failed, so no more are "
-                    f"sent. The last failure: {self._last_failure.rstrip('.')}. Check the model's service and run "
-                    "again: answers received so far are kept"
+                    f"stopped sending requests to {self._identity} after "
+                    f"{f'{count} consecutive failures' if count > 1 else 'a failure'}. Last error: "
+                    f"{self._last_failure.rstrip('.')}. Check the service and run the command again; answers received "
+                    "so far are cached"
                 )
             self._open_until = monotonic() + self._limits.cooldown  # this attempt tests the model; others are rejected
 
@@ -210,17 +208,14 @@ def _failure(response: Response) -> LMError | None:
         return LMRefusedError(f"the LM refused to answer: {textwrap.shorten(refusal, _SHOWN, placeholder=' ...')}")
     if response.finish_reason == "content_filter":
         said = textwrap.shorten(f": {response.text or ''}", _SHOWN, placeholder=" ...").rstrip(": ")
-        return LMRefusedError(f"the answer was filtered by the service (finish_reason content_filter){said}")
+        return LMRefusedError(f"the service filtered the answer (finish_reason content_filter){said}")
     broken = broken_off(response)
     if broken:
-        return LMServerError(f"the service failed while it answered ({broken})")
+        return LMServerError(f"the service failed before the answer was complete ({broken})")
     if not is_empty(response):
         return None
     if response.finish_reason == "length":
-        return LMError(
-            "the answer is empty: the model used all its tokens for thinking; allow more with --max-tokens N "
-            "(max_tokens= of resolve_lm)"
-        )
+        return LMError("the answer is empty because the model used all its tokens for thinking; increase max_tokens=")
     if is_only_thinking(response):
         return None  # the adapter repeats the request
-    return LMProviderError("the answer is empty: the service sent no choices, or a choice without text")
+    return LMProviderError("the answer is empty: the service sent no choices, or sent a choice without text")

@@ -203,8 +203,8 @@ def engine_of(lm: Any) -> LMEngine:
     engine = getattr(lm, "engine", None)
     if not isinstance(engine, LMEngine):
         raise ModelError(
-            f"the LM {getattr(lm, 'model', lm)!r} was not made by querywright.resolve_lm, so its cost cannot be "
-            "counted; convert it with querywright.models.lm.as_lm"
+            f"cannot count the cost of the LM {getattr(lm, 'model', lm)!r}, because querywright.resolve_lm did not "
+            "create it; convert it with querywright.models.lm.as_lm"
         )
     return engine
 

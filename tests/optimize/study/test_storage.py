@@ -68,7 +68,7 @@ def test_half_a_record_that_a_killed_process_left_is_cut_and_other_damage_is_sai
         ("u:canary@h://d", "is neither"),
         ("jurnal", "is 'jurnal'"),
         ("postgresql://u:canary@h:port/d", "the URL of the PostgreSQL"),
-        ("postgresql://u:canary@h/d?nothing=1", "special characters of the password as %XX, and with"),
+        ("postgresql://u:canary@h/d?nothing=1", "Percent-encode special characters in the password"),
     ],
 )
 def test_other_storages_are_refused_without_repeating_a_password(tmp_path, text, said):
@@ -82,7 +82,7 @@ def test_a_server_that_is_not_there_is_not_waited_for_and_not_named(tmp_path, ca
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         url = f"postgresql://user:canary@127.0.0.1:{silent.getsockname()[1]}/d"
-        with pytest.raises(QuerywrightError, match="no server listens there") as refused:
+        with pytest.raises(QuerywrightError, match="no server is listening") as refused:
             open_storage(url, tmp_path, "s")
     said = "".join(traceback.format_exception(refused.value)) + caplog.text
     assert "canary" not in said
@@ -92,7 +92,7 @@ def test_a_server_that_is_not_there_is_not_waited_for_and_not_named(tmp_path, ca
 def test_a_database_that_fails_is_said_in_plain_words(postgres, tmp_path):
     url = postgres.url_of("postgres:hunter2-secret").replace("postgresql:", "postgresql+psycopg:")
     engine = sqlalchemy.create_engine(url, hide_parameters=True)
-    said = "the PostgreSQL storage cannot be used"
+    said = "cannot use the PostgreSQL storage"
     with pytest.raises(QuerywrightError, match=said) as caught, plain_failures(), engine.connect() as connection:
         connection.execute(sqlalchemy.text("SELECT * FROM nothing_there"))
     engine.dispose()
