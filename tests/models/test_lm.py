@@ -115,9 +115,9 @@ def test_an_lm_that_was_saved_must_be_given_again():
 
 
 def test_an_lm_of_another_making_has_no_ledger():
-    with pytest.raises(ModelError, match="the LM 'openai/x', because .* did not create it"):
+    with pytest.raises(ModelError, match=r"the LM 'openai/x', because .* did not create it"):
         engine_of(dspy.LM("openai/x"))
-    with pytest.raises(ModelError, match="was not made by"):
+    with pytest.raises(ModelError, match="did not create it"):
         engine_of(None)
 
 

@@ -66,7 +66,7 @@ DAMAGES = {
     "a byte": (lambda f: flip(f / "adapter.safetensors"), r"adapter.safetensors.*was changed"),
     "the card": (lambda f: (f / "card.json").write_text("{}"), r"card.json.*was changed"),
     "a missing file": (lambda f: (f / "adapter_config.json").unlink(), r"adapter_config.json .*is missing"),
-    "a strange file": (lambda f: (f / "weights.bin").write_bytes(b""), r"weights.bin .* does not belong to the rewriter"),
+    "a strange file": (lambda f: (f / "weights.bin").write_bytes(b""), r"weights.bin .* does not belong"),
     "the manifest": (lambda f: edit(f / "rewriter.json", recipe="paper"), r"rewriter.json.*was changed"),
     "a checked later format": (lambda f: forge(f / "rewriter.json", format=9), r"field format.*querywright version"),
     "a checked key": (lambda f: forge(f / "rewriter.json", url="http://x"), r"rewriter.json.*field url"),
