@@ -200,7 +200,7 @@ def with_other_prompt(index):
     ("techniques", "changes", "said"),
     [
         (["hide"], {}, "unknown technique 'hide'"),
-        ([Renamed], {}, "the name 'hyde' belongs to HyDE; give Renamed another NAME"),
+        ([Renamed], {}, "the name 'hyde' is already used by HyDE; choose a different NAME"),
         ([42], {}, "an arm is the name of a technique"),
         (["hyde", qw.HyDE], {}, "'hyde' is given twice"),
         ([with_other_prompt], {}, "the prompts of this keywords differ from the prompts of its class"),

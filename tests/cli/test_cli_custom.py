@@ -65,8 +65,8 @@ def test_a_program_is_compiled_saved_and_loaded_by_who_names_it(ok, wrong, mine,
     [
         ("nowhere.py:Keywords", "the program 'nowhere.py:Keywords' is not a MODULE:FUNCTION or FILE.py:FUNCTION"),
         ("own_programs.py:Nothing", "has no attribute 'Nothing'"),
-        ("own_programs.py:index", "a program is a dspy.Module or a function, but got ChromaRetriever"),
-        ("json:loads", "json.loads must take question=, and may take options= and history=, but takes "),
+        ("own_programs.py:index", "a program must be a dspy.Module or a function, but got ChromaRetriever"),
+        ("json:loads", "json.loads must accept question=, and may accept options= and history=, but accepts "),
         ("own_programs.py:Keywords@bm25", "only a technique takes an engine and knobs"),
     ],
 )
@@ -94,7 +94,7 @@ def test_in_python_a_program_is_an_instance_a_class_or_a_function(mine, server, 
     assert [one.name for one in found.arms] == ["Keywords", "catalog_hyde", "both"]
     assert {row.answer for row in found.arm("both").rows} == {"salt"}
     assert found.arm("both").rows[0].passages[0] == "p-salt"
-    with pytest.raises(InputError, match=r"odd returned 7; a program must return its answer"):
+    with pytest.raises(InputError, match=r"odd returned 7; a program must return an answer"):
         qw.evaluate(odd, str(questions), lm=lm)
     two = [qw.HyDE(qw.ChromaRetriever(collection), n_documents=number) for number in (1, 2)]
     names = [one.name for one in qw.compare([*two, two[0]], str(questions), lm=lm, reading={"limit": 2}).arms]

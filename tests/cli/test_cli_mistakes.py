@@ -65,7 +65,7 @@ def test_lms(wrong, questions, collection, monkeypatch):
     says(told("--api-base", "http://127.0.0.1:1"), "answers in this process and has no address", "openai/MODEL")
     says(told("--lm", "openai/x", "--api-key-env", "NOT_SET"), "'NOT_SET' is unset or empty")
     said = told("--lm", "openai/x", "--api-key-env", "sk-this-is-the-key-itself")
-    says(said, "name of a variable")
+    says(said, "the variable's name")
     assert "this-is-the-key" not in said
 
 

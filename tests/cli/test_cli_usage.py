@@ -141,7 +141,7 @@ def test_techniques_are_readable_and_data(ok):
     rows = {row["technique"]: row for row in ok("techniques", "--json").data}
     assert list(rows) == list(TECHNIQUES)
     assert rows["hcqr"]["knobs"][0] == {
-        "name": "max_passages", "default": 15, "range": "1 to 50", "help": "passages given to the reader at most",
+        "name": "max_passages", "default": 15, "range": "1 to 50", "help": "maximum number of passages for the reader",
     }  # fmt: skip
 
 

@@ -62,9 +62,9 @@ def test_a_technique_of_ones_own_may_leave_knobs_undeclared_but_not_its_forward(
     assert (len(out.passages), retriever.searches) == (4, [(("one", "two"), 4)])
     Pair.NEEDS_OPTIONS = True
     for none in (None, []):
-        with pytest.raises(TechniqueError, match=r"pair compares options, but the question has none.*give options"):
+        with pytest.raises(TechniqueError, match=r"pair compares options, but the question has none.*pass options"):
             Pair(retriever)(question=QUESTION, options=none)
-    with pytest.raises(NotImplementedError, match=r"Technique must write forward\(\)"):
+    with pytest.raises(NotImplementedError, match=r"Technique must implement forward\(\)"):
         Technique(retriever)(question=QUESTION)
 
 
@@ -206,9 +206,12 @@ def test_an_ensemble_is_a_program_like_any_other_of_one_kind(members, retriever,
         assert Ensemble([make_program("multi_query", retriever) for _ in range(2)])(question="What?").answer is None
     for odd, message in (
         (members[:1], "2 to 20"),
-        ([members[0], make_program("hyde", retriever, reader="short_answer")], "one technique and one reader"),
-        ([members[0], make_program("multi_query", retriever)], "one technique and one reader"),
-        ([program, members[0]], "give its members"),
+        (
+            [members[0], make_program("hyde", retriever, reader="short_answer")],
+            "the same technique and the same reader",
+        ),
+        ([members[0], make_program("multi_query", retriever)], "the same technique and the same reader"),
+        ([program, members[0]], "pass its members"),
     ):
         with pytest.raises(TechniqueError, match=message):
             Ensemble(odd)

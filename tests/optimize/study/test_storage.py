@@ -67,7 +67,7 @@ def test_half_a_record_that_a_killed_process_left_is_cut_and_other_damage_is_sai
         ("sqlite:///study.db", "must be journal "),
         ("u:canary@h://d", "is neither"),
         ("jurnal", "is 'jurnal'"),
-        ("postgresql://u:canary@h:port/d", "the URL of the PostgreSQL"),
+        ("postgresql://u:canary@h:port/d", "cannot parse the PostgreSQL URL"),
         ("postgresql://u:canary@h/d?nothing=1", "Percent-encode special characters in the password"),
     ],
 )
@@ -100,7 +100,7 @@ def test_a_database_that_fails_is_said_in_plain_words(postgres, tmp_path):
     assert "hunter2" not in shown
     assert "127.0.0.1" not in shown
     locked = f"postgres://locked:canary@127.0.0.1:{postgres.port}/postgres"
-    with pytest.raises(QuerywrightError, match="refuses the user or the password") as caught:
+    with pytest.raises(QuerywrightError, match="rejected the user or password") as caught:
         open_storage(locked, tmp_path, "s")
     assert "canary" not in "".join(traceback.format_exception(caught.value))
 
