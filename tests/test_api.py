@@ -178,7 +178,7 @@ def test_splits_that_are_given_are_kept(lm):
     ("call", "said"),
     [
         (lambda: qw.compare([3], QUESTIONS), "an arm is the name of a technique, the folder of an artifact.* got 3"),
-        (lambda: qw.resolve_lm("openai/x", api_base="http://[::1/v1"), "the LM address is not a valid URL"),
+        (lambda: qw.resolve_lm("openai/x", api_base="http://[::1/v1"), "the LM URL is not valid"),
         (lambda: qw.compare(["plain"], QUESTIONS), "plain searches; give retriever="),
         (lambda: qw.compare(["plain"], 3, retriever="shop"), "found int; expected a list of dicts .* a DataFrame"),
         (lambda: qw.compare(["plain"], [3], retriever="shop"), "row 1: found int; expected a dict, a dspy.Example"),

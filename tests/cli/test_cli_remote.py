@@ -178,11 +178,11 @@ def test_an_lm_that_answers_prose_ends_a_command_with_3_and_nothing_is_written(c
     assert (done.status, done.out) == (3, ""), done.err
     assert not Path("made").exists()
     said = " ".join(done.err.split())
-    for part in ("could not be read", "'As an AI, I cannot.'", 'asked for a JSON object with "', "--max-unreadable"):
+    for part in ("could not be read", "'As an AI, I cannot.'", 'for a JSON object with "', "--max-unreadable"):
         assert part in said
     assert len(server.requests) < 60
     wrong = cli(*command, "--max-unreadable", "1", *server.lm)
-    assert (wrong.status, "max_unreadable must be a share from 0 to less than 1" in wrong.err) == (2, True)
+    assert (wrong.status, "max_unreadable must be at least 0 and less than 1" in wrong.err) == (2, True)
 
 
 def test_an_artifact_s_own_lm_elsewhere_is_asked_where_it_is_named_or_at_a_named_address(cli, artifact, server):

@@ -109,7 +109,7 @@ def test_a_count_that_is_gone_stops_the_calls_and_is_not_begun_anew(tmp_path):
     budget = Budget(store, "study", calls=2)
     store.close()
     store.path.write_bytes(b"no database " * 500)
-    with pytest.raises(LMStoreError, match="has no amounts for the budget 'study'"):
+    with pytest.raises(LMStoreError, match="no amounts found for the budget 'study'"):
         budget.reserve()
     store.close()
 
@@ -118,7 +118,7 @@ def test_a_limit_is_named_and_one_below_nothing_refused():
     with pytest.raises(BudgetError, match=r"reached the limit of 0 LM calls; .* Raise --max-calls"):
         Budget(None, "test", calls=0).reserve()
     with pytest.raises(
-        InputError, match=r"the budget limit calls= must be 0 or more, or None for no limit, but got -1"
+        InputError, match=r"the budget limit 'calls' must be 0 or more, or None for no limit, but got -1"
     ):
         Budget(None, "test", calls=-1)
 

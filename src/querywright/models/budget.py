@@ -74,7 +74,7 @@ class Budget(Shared):
         self.limits: dict[str, float] = {unit: limit for unit, limit in given.items() if limit is not None}
         for unit, limit in self.limits.items():
             if not limit >= 0:
-                raise InputError(f"the budget limit {unit}= must be 0 or more, or None for no limit, but got {limit}")
+                raise InputError(f"the budget limit {unit!r} must be 0 or more, or None for no limit, but got {limit}")
         self.name = name
         self._store = store or Store()
         self._remedy = remedy
@@ -87,8 +87,8 @@ class Budget(Shared):
         rows, _ = self._execute(_READ)
         if not rows:
             raise LMStoreError(
-                f"{self._store!r} has no amounts for the budget {self.name!r}; run the command again to start a new "
-                "count"
+                f"no amounts found for the budget {self.name!r} in {self._store!r}; run the command again to "
+                "start a new count"
             )
         return Spending(*rows[0])
 

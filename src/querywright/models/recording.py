@@ -158,7 +158,9 @@ def write_recording(path: Path, store: Store, *, models: Collection[str] = (), l
             "of these LMs (--model NAME)"
         )
     if not models and len(kept) > 1:
-        raise InputError(f"the workspace has answers from several LMs: {', '.join(sorted(kept))}; choose --model NAME")
+        raise InputError(
+            f"the workspace has answers from several LMs: {', '.join(sorted(kept))}; choose an LM with --model NAME"
+        )
     chosen = list(dict.fromkeys(models or kept))
     label = label or " and ".join(name.removeprefix(PREFIX) for name in chosen)
     if not _LABEL.fullmatch(label) or label in PACKAGED:

@@ -252,7 +252,7 @@ def named_engine(name: str, api_base: str | None, api_key: str | None, timeout: 
             client = LiteLLMEngine(timeout=patience, **given)
             engine = RemoteEngine(dspy.LM(name, engine="litellm", timeout=patience, **given), client)
     except (DSPyError, ImportError, ValueError) as error:
-        raise ModelError(f"the LM {name!r} cannot be used: {redact(str(error), secrets_of(api_key))}") from None
+        raise ModelError(f"cannot use the LM {name!r}: {redact(str(error), secrets_of(api_key))}") from None
     if not engine.supported_params:
         raise ModelError(
             f"unknown LM {name!r}: {provider!r} is not a known provider, and no rewriter folder has that name; for an "
@@ -290,7 +290,7 @@ def place_of(api_base: str | None) -> str:
         _ = parts.port
     except ValueError as error:  # its message may contain a password
         raise ModelError(
-            f"the LM address is not a valid URL ({str(error).partition(':')[0]}); pass a URL such as "
+            f"the LM URL is not valid ({str(error).partition(':')[0]}); pass a URL such as "
             "http://127.0.0.1:8000/v1 or http://[::1]:8000/v1"
         ) from None
     if "@" in parts.netloc:

@@ -106,7 +106,7 @@ def test_all_that_does_not_fit_together_is_said_at_once():
     said = refused(of(techniques, reader="none", objectives=["accuracy"]))
     for part in (
         "techniques.hcqr.knobs.top_k: top_k must be a whole number from 1 to 50, but got 500",
-        "techniques.hcqr.knobs.fusion: fusion must be interleave",
+        "techniques.hcqr.knobs.fusion: fusion must be one of interleave",
         "techniques.hcqr.knobs.topk: unknown knob of hcqr 'topk' (did you mean top_k?)",
         "techniques.hyde.engines: must be dense or questions, because hyde searches with vectors, but got 'bm25'",
         "techniques.hcqr.engines.0: unknown engine 'bm26' (did you mean bm25?)",
