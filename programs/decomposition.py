@@ -79,8 +79,8 @@ class Decomposition(Technique):
         ),
         replace(
             N_WRITTEN,
-            help="number of sub-questions that the LM writes, of which the first n_sub_questions are used; 0: "
-            "n_sub_questions",
+            help="number of sub-questions that the LM writes, of which the first n_sub_questions are used; 0: same "
+            "as n_sub_questions",
             high=6,
         ),
         # As in HCQR: four overlapping lists of five contain about fifteen passages.

@@ -92,8 +92,8 @@ class HCQR(Technique):
         Knob(
             "form",
             "ours",
-            "ours: our version; published: the paper's version, in which the LM weighs the options first, the query "
-            "writer does not see them, and fusion is by union",
+            "ours: this project's version; published: the paper's version, in which the LM weighs the options first, "
+            "the query writer does not see them, and fusion is by union",
             choices=("ours", "published"),
             search=False,
         ),

@@ -49,7 +49,7 @@ class QBRAG(Technique):
             high=50,
             search=False,
         ),
-        Knob("keep_partial", False, "whether questions that their passage only partly answers are searched"),
+        Knob("keep_partial", False, "whether to search stored questions that their passage answers only partly"),
         Knob("weight", 0.5, "weight of the passage's similarity", low=0, high=1, when={"match": (HYBRID,)}),
         Knob(
             "depth", 100, "number of passages from each of the two lists", low=10, high=200, when={"match": (HYBRID,)}

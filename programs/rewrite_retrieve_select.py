@@ -69,7 +69,7 @@ class RewriteRetrieveSelect(Technique):
         replace(TOP_K, default=10),
         replace(FUSION, default="rrf"),
         RRF_K,
-        Knob("select_least", 0.0, "minimum score of a passage in the pool, as a share of the best fused score; 0: none",
+        Knob("select_least", 0.0, "minimum score of a pool passage, as a share of the best fused score; 0: no minimum",
              low=0, high=1, when={"fusion": ("rrf", "best_score")}, search=False),
         Knob("search_passage", True, "whether the hypothetical sentence is also searched"),
         replace(SELECT, default=True),
