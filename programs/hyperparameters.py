@@ -73,8 +73,8 @@ class Knob:
             for choice in (True, False) if isinstance(self.default, bool) else self.choices:
                 if value == choice and isinstance(value, bool) == isinstance(choice, bool):
                     return choice
-        number = "a whole number from" if whole else "a number from"
-        rule = f"{number} {self.range}" if self._is_number else f"one of {self.range.replace(' | ', ', ')}"
+        kind = "a whole number" if whole else "a number"
+        rule = f"{kind} from {self.range}" if self._is_number else f"one of {self.range.replace(' | ', ', ')}"
         raise TechniqueError(f"{self.name} must be {rule}, but got {value!r}")
 
     def parse(self, text: str) -> Value:
