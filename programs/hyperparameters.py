@@ -74,7 +74,8 @@ class Knob:
                 if value == choice and isinstance(value, bool) == isinstance(choice, bool):
                     return choice
         kind = "a whole number" if whole else "a number"
-        rule = f"{kind} from {self.range}" if self._is_number else f"one of {self.range.replace(' | ', ', ')}"
+        several = "one of " if " | " in self.range else ""
+        rule = f"{kind} from {self.range}" if self._is_number else several + self.range.replace(" | ", ", ")
         raise TechniqueError(f"{self.name} must be {rule}, but got {value!r}")
 
     def parse(self, text: str) -> Value:

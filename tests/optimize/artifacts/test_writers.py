@@ -55,7 +55,7 @@ def test_a_rewriter_that_is_kept_is_found_by_its_checksum_and_damage_is_put_righ
     )
     assert [path.name for path in (home / "rewriters").iterdir()] == [trained.checksum], "nothing else is left"
     (kept / "card.json").write_text("{}")
-    with pytest.raises(ArtifactError, match=r"card\.json of the rewriter 'mine' was changed"):
+    with pytest.raises(ArtifactError, match=r"card\.json in the rewriter 'mine' was changed"):
         find_rewriter(ref, home)
     keep_rewriter(trained.path, home)
     assert find_rewriter(ref, home) == kept
