@@ -307,7 +307,7 @@ def compare(
     second = next((name for name in options if name != baseline and searches_options(arms[name])), "")
     tests = against(rivals, baseline)
     if second:
-        tests += against([one for one in rivals if one.name != baseline], second, prefix=f"compared with {second}, ")
+        tests += against([one for one in rivals if one.name != baseline], second, prefix=f"against {second}, ")
     return Comparison(
         rivals,
         baseline,

@@ -33,7 +33,8 @@ def hints(
     n = len(questions) if asked is None else asked
     if tests and n and minimum_detectable(n, alpha=ALPHA / tests) is None:
         needed = next(more for more in range(n, 10**6) if minimum_detectable(more, alpha=ALPHA / tests) is not None)
-        yield f"{n} question{'s' * (n != 1)} cannot show any lead, even if all are won; use at least {needed}"
+        are = "question is" if n == 1 else "questions are"
+        yield f"{n} {are} too few to show any lead, even if all are won; use at least {needed}"
     loose = [name for name in metrics if name.partition("@")[0] in ONE_WILL_DO]
     several = sum(not one.jointly and _deciding(one) > 1 for one in questions)
     if loose and 2 * several > len(questions) and not any(name.startswith("full_recall") for name in metrics):
@@ -73,8 +74,9 @@ def repeats(questions: Sequence[Question] | Splits) -> Iterator[str]:
     if differing := [pair for pair in pairs if _differ(*pair)]:
         told = " and ".join(f"{one.id!r} ({one.answer!r})" for one in reversed(differing[0]))
         yield (
-            f"{len(differing)} pair{'s' * (len(differing) != 1)} of identical questions with different right answers, "
-            f"such as {told}; correct the answers, or list all right answers in both questions"
+            f"identical questions must have the same right answers, but the answers differ in {len(differing)} "
+            f"pair{'s' * (len(differing) != 1)}, such as {told}; correct the answers, or list all right answers in both "
+            "questions"
         )
 
 
@@ -83,7 +85,7 @@ def ceiling(plain: Evaluation, aim: Objective) -> str:
     if not aim.metrics or not aim.value(plain) >= 1:
         return ""
     return (
-        f"the baseline already reaches 100 in {aim.name} on dev, so no program can be better; use harder questions, "
+        f"the baseline has a {aim.name} score of 100 on dev, so no program can be better; use harder questions, "
         "fewer passages (max_passages), or a stricter objective, such as full_recall@5"
     )
 

@@ -114,7 +114,7 @@ def test_arms_join_a_comparison_that_was_saved(lm, server):
     assert [one.name for one in found.arms] == ["short", "bm25"]
     compared([qw.PlainRetrieval(index)], "memory")
     with pytest.raises(
-        InputError, match=r"in-memory programs \(plain\), which were not saved, so no program can be added"
+        InputError, match=r"no program can be added .* unsaved in-memory programs \(plain\)"
     ):
         compared(["plain"], "memory")
 

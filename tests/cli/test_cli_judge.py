@@ -105,10 +105,10 @@ def test_a_calibrated_judge_is_believed_for_its_own_lm_alone(ok, cli, folder, se
     assert done.data["arms"][0]["metrics"]["judged_useful_without_answer"]["value"] == 1
     (said,) = [line for line in done.data["notes"] if line.startswith("judged_useful_without_answer")]
     assert "people on 6 questions: kappa 1.00 [1.00, 1.00], agreement 100% (n = 24)" in said
-    assert said.endswith("4 judgements, 0 unreadable; judge and programs have the same LM")
+    assert said.endswith("4 judgments in this run, 0 unreadable; the judge and the programs use the same LM")
     where = ("--judge-api-base", server.address, "--judge-api-key-env", "SCRIPTED_KEY")
     other = "\n".join(cli(*command, "--judge-lm", "openai/other", *where).data["notes"])
-    assert "openai/other: not calibrated against people (it was calibrated with the LM openai/scripted)" in other
+    assert "openai/other: not calibrated against people (the calibration used the LM openai/scripted)" in other
 
 
 @pytest.mark.slow

@@ -113,7 +113,7 @@ def test_what_cannot_be_labelled_is_said_before_anything_is_asked(cli, label, wr
     given = ("judge", "label", "--data", bare, "--collection", collection, *server.lm)
     assert "must end in .jsonl or .csv" in wrong(*given, "--out", "labels.xlsx")
     said = wrong(*given, "--out", "labels.jsonl", "--judge", "answerability", "hyde")
-    assert "use the judge usefulness" in said
+    assert "use the judge 'usefulness'" in said
     assert server.requests == []  # nor the arm's LM
     assert label("--judge", "none", "--depth", "1", out="mine.csv").status == 0
     assert server.requests == []

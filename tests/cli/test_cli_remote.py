@@ -270,7 +270,7 @@ def test_answers_that_are_stored_need_no_key(ok, cli, collection, questions, ser
     asked = ("--data", questions, "--collection", collection, "--lm", "openai/scripted", "--api-base", server.address)
     first = ok("evaluate", "plain", *asked)
     monkeypatch.delenv("OPENAI_API_KEY")
-    assert "answers of the LM are cached" in ok("evaluate", "plain", *asked).out
+    assert "LM answers were cached" in ok("evaluate", "plain", *asked).out
     more = cli("evaluate", "plain", "hyde", *asked)
     assert (more.status, "OPENAI_API_KEY" in more.err) == (3, True)
     assert "no arm calls an LM for these metrics" in ok("evaluate", "plain", *asked, "--metric", "recall").out
