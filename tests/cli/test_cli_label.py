@@ -74,8 +74,8 @@ def test_labels_are_corrected_by_hand_and_a_further_run_adds_what_is_missing(
     found = cli("evaluate", *given, "--max-passages", "5", "--json", *server.lm).data
     deep = found["arms"][0]
     hang = "plain: 15 of 18 questions depend on unjudged passages"
-    assert [note.partition(": label")[0] for note in found["notes"] if "depend on" in note] == [
-        f"{hang}; over all of them its decision_useful is between 16.7 and 100.0"
+    assert [note.partition("; label")[0] for note in found["notes"] if "depend on" in note] == [
+        f"{hang}, so decision_useful over all of these questions is between 16.7 and 100.0"
     ]
     assert deep["unjudged"] == pytest.approx(2 / 5)
     assert (deep["metrics"]["decision_useful"]["n"], deep["metrics"]["decision_useful"]["unscored"]) == (3, 15)

@@ -123,7 +123,7 @@ def test_a_process_makes_the_records_that_threads_make_or_none(build, names, hom
     expected = read_records(folder)["p-feet"]
     _, found = published_passages(collection_folder("tiny", home))
     assert replace(names, settings=expected.settings).record_maker()(found["p-feet"]) == expected
-    with pytest.raises(InputError, match=r"question-writing settings \\(.*do not match"):
+    with pytest.raises(InputError, match=r"question-writing settings \(.*do not match"):
         replace(names, settings="of others").record_maker()
     monkeypatch.delenv("SCRIPTED_KEY")
     with pytest.raises(InputError, match="'SCRIPTED_KEY' is unset or empty"):
