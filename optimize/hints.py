@@ -75,8 +75,8 @@ def repeats(questions: Sequence[Question] | Splits) -> Iterator[str]:
         told = " and ".join(f"{one.id!r} ({one.answer!r})" for one in reversed(differing[0]))
         yield (
             f"identical questions must have the same right answers, but the answers differ in {len(differing)} "
-            f"pair{'s' * (len(differing) != 1)}, such as {told}; correct the answers, or list all right answers in both "
-            "questions"
+            f"pair{'s' * (len(differing) != 1)}, such as {told}; correct the answers, or list all right answers in "
+            "both questions"
         )
 
 

@@ -113,9 +113,7 @@ def test_arms_join_a_comparison_that_was_saved(lm, server):
     found, _ = compared({"bm25": "plain@bm25"}, baseline="short")
     assert [one.name for one in found.arms] == ["short", "bm25"]
     compared([qw.PlainRetrieval(index)], "memory")
-    with pytest.raises(
-        InputError, match=r"no program can be added .* unsaved in-memory programs \(plain\)"
-    ):
+    with pytest.raises(InputError, match=r"no program can be added .* unsaved in-memory programs \(plain\)"):
         compared(["plain"], "memory")
 
 

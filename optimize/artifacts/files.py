@@ -233,8 +233,8 @@ def _check_replaceable(target: Path) -> None:
     others = sorted({entry.name for entry in target.iterdir()} - set(LIMITS)) if target.exists() else []
     if others:
         raise ArtifactError(
-            f"{target.name!r} contains files that are not part of an artifact, such as {others[0]!r}, which would be "
-            "deleted; use a different folder"
+            f"{target.name!r} contains files that are not part of an artifact, such as {others[0]!r}; replacing the "
+            "folder would delete these files. Use a different folder"
         )
 
 

@@ -184,7 +184,7 @@ def own_lm(lm: str, option: str, *, api_base: str | None = None) -> str:
         return name
     if not _MODEL_NAME.fullmatch(name):
         raise ArtifactError(
-            f"the artifact was compiled for the LM {name.removeprefix(PREFIX)!r}, which cannot be loaded by name "
+            f"the artifact was compiled for the LM {name.removeprefix(PREFIX)!r}, but this LM cannot be loaded by name "
             f"alone (the installed embedded LM is {EMBEDDED_ID}); pass an LM or its name as {option}=, or "
             "recompile"
         )
@@ -221,7 +221,7 @@ def reranker_of(manifest: ArtifactManifest, given: Reranker | str | None = None)
     # A local folder with that name would be a different model, because its id differs.
     if found is None or (given is None and found.id != named):
         raise ArtifactError(
-            f"the program was compiled with the reranker {named!r}, which cannot be loaded by name alone; "
+            f"the program was compiled with the reranker {named!r}, but this reranker cannot be loaded by name alone; "
             "pass a reranker or the folder of a cross-encoder as reranker="
         )
     return found
@@ -233,8 +233,8 @@ def collection_of(manifest: ArtifactManifest, home: Path | None, accept: bool = 
         if technique_class(manifest.technique).SEARCHES == "0":
             return None
         raise ArtifactError(
-            f"the program (technique {manifest.technique}) was compiled on a custom retriever, which an artifact "
-            "cannot contain; pass retriever=..."
+            f"the program (technique {manifest.technique}) was compiled on a custom retriever, but an artifact "
+            "cannot contain a custom retriever; pass retriever=..."
         )
     published = read_manifest(collection_folder(manifest.collection, home))
     if published is None:

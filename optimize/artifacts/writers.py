@@ -94,8 +94,8 @@ def find_rewriter(ref: WriterRef, home: Path | None = None) -> Path:
     folder = _kept(ref, home)
     if not folder.is_dir():
         raise ArtifactError(
-            f"the program was compiled with the rewriter {ref}, which is not in this workspace; pass the rewriter's "
-            "folder as writer_lm=..., or a workspace that contains the rewriter as home=..."
+            f"the program was compiled with the rewriter {ref}, but {ref} is not in this workspace; pass the "
+            "rewriter's folder as writer_lm=..., or a workspace that contains the rewriter as home=..."
         )
     checked_rewriter(folder, ref)
     return folder

@@ -100,7 +100,9 @@ def test_what_does_not_predict_is_refused():
     noise = (np.random.default_rng(0).random((ROWS, COLUMNS)) < 0.3).astype(float)
     made, found = tried(seen(noise, 0.1, 0)[0])
     assert (made, found.used) == (None, False)
-    assert found.reason == "the completed matrix is not clearly more accurate than the base rate on held-out judged pairs"
+    assert (
+        found.reason == "the completed matrix is not clearly more accurate than the base rate on held-out judged pairs"
+    )
     made, found = tried(seen(matrix(0), 49 / 16_000, 0)[0])
     assert (made, found.judged, found.held, math.isnan(found.rmse)) == (None, 49, 0, True)
     assert "at least 50 judged pairs, but got 49" in found.reason

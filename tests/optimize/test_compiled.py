@@ -128,14 +128,15 @@ ALONE = {
             "rewriting",
             30,
             "gain",
-            "On test, the program chosen on dev is better than the baseline (decision_useful: 10 won, 0 lost of 10, p = .004)",
+            "On test, the program chosen on dev is better than the baseline (decision_useful: 10 won, 0 lost of 10, "
+            "p = .004)",
         ),
         (  # all 6 questions are won, but over two comparisons that is p = .062
             "rewriting",
             18,
             "no gain shown",
-            "On test, the program chosen on dev shows no significant gain over the baseline (decision_useful: 6 won, 0 lost of 6, "
-            "p = .062)",
+            "On test, the program chosen on dev shows no significant gain over the baseline (decision_useful: "
+            "6 won, 0 lost of 6, p = .062)",
         ),
         (
             "turned",

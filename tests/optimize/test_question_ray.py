@@ -90,7 +90,9 @@ def test_an_address_where_nobody_listens_is_told_before_ray_is_asked(monkeypatch
         monkeypatch.setenv("RAY_ADDRESS", form.format(server.getsockname()[1]))
         with pytest.raises(InputError, match=r"pip install 'querywright\[ray\]'"):
             next(ray_each(lambda: simple, PASSAGES, workers=1))
-    with pytest.raises(InputError, match=r"no Ray cluster answers at '.*:\d+' \(.*refused.*correct RAY_ADDRESS, or unset RAY_ADDRESS"):
+    with pytest.raises(
+        InputError, match=r"no Ray cluster answers at '.*:\d+' \(.*refused.*correct RAY_ADDRESS, or unset RAY_ADDRESS"
+    ):
         next(ray_each(lambda: simple, PASSAGES, workers=1))
 
 

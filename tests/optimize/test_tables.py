@@ -142,9 +142,7 @@ def test_verdicts_are_a_table_and_a_sentence():
 def test_what_cannot_mean_anything_is_told():
     several = [Question(str(n), "?", evidence={"a": Label.ENTAILED, "b": Label.ENTAILED}) for n in range(20)]
     (line,) = hints(several, ["accuracy", "decision_useful"])
-    assert line.startswith(
-        "20 of 20 questions have several deciding passages, but decision_useful requires only one"
-    )
+    assert line.startswith("20 of 20 questions have several deciding passages, but decision_useful requires only one")
     assert "full_recall@5" in line
     assert list(hints(several, ["decision_useful", "full_recall@3"])) == []
     together = [Question(one.id, "?", evidence=one.evidence, jointly=True) for one in several]
@@ -172,7 +170,10 @@ def test_questions_that_are_asked_twice_are_told_with_their_number():
     (line,) = repeats([*some, *again])
     assert line.startswith("3 of 15 questions are duplicates, such as 'q3' and 'x'. Duplicates are not independent")
     _, line = repeats([*some, Question("x", "How much in 3?", answer="3 bar")])
-    assert line.startswith("identical questions must have the same right answers, but the answers differ in 1 pair, such as 'q3' ('2 bar') and 'x'")
+    assert line.startswith(
+        "identical questions must have the same right answers, but the answers differ in 1 pair, such as "
+        "'q3' ('2 bar') and 'x'"
+    )
     both = Question("x", "How much in 3?", answer="3 bar", aliases=("2 Bar",))
     assert len(list(repeats([*some, both]))) == 1
 

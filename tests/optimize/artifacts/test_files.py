@@ -147,7 +147,9 @@ def test_a_folder_with_other_files_is_never_replaced(place, write):
     (place / "a").mkdir()
     (place / "a" / "thesis.txt").write_text("years of work")
     (place / "a" / "manifest.json").write_text("{}")
-    with pytest.raises(ArtifactError, match=r"'a' contains files that are not part of an artifact, such as 'thesis\.txt'"):
+    with pytest.raises(
+        ArtifactError, match=r"'a' contains files that are not part of an artifact, such as 'thesis\.txt'"
+    ):
         write(place / "a")
     assert (place / "a" / "thesis.txt").read_text() == "years of work"
     assert [entry.name for entry in place.iterdir()] == ["a"]
@@ -276,7 +278,11 @@ QUERIES = ("predictors", "technique.write_queries")
         ("manifest.json", put("reader", value="short_answer"), "different programs"),
         ("manifest.json", put("engine", value="bm25"), "both be null, but got None and 'bm25'"),
         *(
-            ("manifest.json", lambda data, one=one: data.update(collection=one, engine="bm25"), "not a valid collection name")
+            (
+                "manifest.json",
+                lambda data, one=one: data.update(collection=one, engine="bm25"),
+                "not a valid collection name",
+            )
             for one in ("../../etc", "", "a\n")
         ),
     ],
@@ -311,7 +317,9 @@ def test_a_pinned_digest_refuses_every_other_artifact(artifact):
     assert read_artifact(artifact).manifest.id == whole[:12]
     sign(artifact, "program.json", put("knobs", "n_queries", value=5))
     assert read_artifact(artifact).state.knobs["n_queries"] == 5
-    with pytest.raises(ArtifactError, match=f"digest must be {digest}, but got sha256:.*: this is a different artifact"):
+    with pytest.raises(
+        ArtifactError, match=f"digest must be {digest}, but got sha256:.*: this is a different artifact"
+    ):
         read_artifact(artifact, digest=digest)
     for none in ("", whole, digest.upper(), digest[:-1]):
         with pytest.raises(InputError, match="a digest must be sha256: followed by 64 hexadecimal digits"):

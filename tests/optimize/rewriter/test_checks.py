@@ -77,7 +77,7 @@ def without(field: str, *parts: str) -> Splits:
 @pytest.mark.parametrize(
     ("changes", "given", "said"),
     [
-        ({}, {"pairs": LEARNT[:4]}, "at least 17 pairs, but --pairs has 4 \(13 too few\)"),
+        ({}, {"pairs": LEARNT[:4]}, r"at least 17 pairs, but --pairs has 4 \(13 too few\)"),
         ({}, {"splits": SPLITS._replace(dev=[])}, "the dev split must have at least 1 question"),
         ({"metric": "accuracy"}, {}, "accuracy requires a reader"),
         ({"technique": "plain"}, {}, "plain does not rewrite with an LM"),

@@ -151,7 +151,10 @@ def test_the_budget_of_all_arms_is_5_passages_unless_it_is_given_or_given_up():
     [
         (of({"closed_book": {}}), "retrieves no passages"),
         (of({"qb_rag": {"engines": ["dense"]}}), "must be questions, the only engine"),
-        (of({"hcqr": {"engines": ["bm25"], "knobs": {"gate": "score"}}}), "requires an engine with cosine similarities"),
+        (
+            of({"hcqr": {"engines": ["bm25"], "knobs": {"gate": "score"}}}),
+            "requires an engine with cosine similarities",
+        ),
         (of({"hcqr": {"knobs": {"top_k": [3]}}}, fixed={"top_k": 3}), "is also set under fixed"),
         (of({"hcqr": {"knobs": {"top_k": [3, 3]}}}), "twice"),
         (of({"hcqr": {"knobs": {"top_k": {"low": 5, "high": 5}}}}), "low must be less"),
@@ -177,7 +180,10 @@ def test_the_budget_of_all_arms_is_5_passages_unless_it_is_given_or_given_up():
             "3 trials cover all techniques and prompts",
         ),
         (of(prompts={"a.1": {"optimizer": "mipro"}}), "prompts.a.1: string should match pattern"),
-        (of(prompts={"untuned": {"optimizer": "mipro"}}), "prompts.untuned: 'untuned' is the name of the default prompts"),
+        (
+            of(prompts={"untuned": {"optimizer": "mipro"}}),
+            "prompts.untuned: 'untuned' is the name of the default prompts",
+        ),
     ],
 )
 def test_what_cannot_be_run_is_refused_where_it_stands(data, part):
