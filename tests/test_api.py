@@ -85,7 +85,9 @@ def test_the_whole_way(lm, server):
     assert len(qw.compare(["plain", tuned], questions, retriever=index, lm=lm).arms) >= 2
     tuned.save("artifacts/shop")
     assert len(repr(tuned.save("artifacts/shop"))) < 300
-    with pytest.raises(InputError, match=r"'artifacts/shop' has a program .*\(technique hcqr, not plain.*replace="):
+    with pytest.raises(
+        InputError, match=r"'artifacts/shop' contains a program .*\(technique was hcqr, but is now plain.*replace="
+    ):
         qw.compile("plain", questions, retriever=index, lm=lm, out="artifacts/shop")
     loaded = qw.load("artifacts/shop", lm=lm)
     row = QUESTIONS[0]

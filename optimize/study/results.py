@@ -263,8 +263,8 @@ def study_html(snapshot: Snapshot) -> str:
     aims, kept = spec.aims, front(trials, spec.aims) if len(spec.aims) > 1 else []
     counts = {state: count for state, count in _counts(trials).items() if count}
     facts = {
-        "Questions": Path(spec.questions).name + (f", the first {spec.limit}" if spec.limit else ""),
-        "Collection": spec.collection + (f", where {json.dumps(spec.where)}" if spec.where else ""),
+        "Questions": Path(spec.questions).name + (f" (first {spec.limit} questions)" if spec.limit else ""),
+        "Collection": spec.collection + (f", filtered by {json.dumps(spec.where)}" if spec.where else ""),
         "LM": spec.lm,
         "Writers": ", ".join(spec.writer_names),
         "Reader": spec.reader,
@@ -306,7 +306,7 @@ def _stages(costs: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def _report_row(one: TrialRecord, objectives: Sequence[str]) -> dict[str, str]:
-    same = "-" if one.same_as is None else f"the same arm as trial {one.same_as}"
+    same = "-" if one.same_as is None else f"same arm as trial {one.same_as}"
     return {
         "trial": str(one.number),
         "arm": arm_name(one.arm),

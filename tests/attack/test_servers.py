@@ -133,7 +133,7 @@ def test_thinking_that_took_all_tokens_is_no_answer_and_is_not_asked_for_again(r
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_a_short_run_of_which_nothing_can_be_read_ends_as_well_whatever_is_allowed(remote, count):
     lm, _ = remote(PROSE, limits={"max_unreadable": 0.99})
-    with pytest.raises(TooManyFailuresError, match=f"{count} of {count} answers of the LM in 'closed book'"):
+    with pytest.raises(TooManyFailuresError, match=f"{count} of {count} LM answers in 'closed book'"):
         closed_book(questions(count), lm)
 
 

@@ -101,7 +101,7 @@ def test_a_passage_that_changed_is_written_anew_and_the_questions_of_one_that_we
         (("questions", "build", "nothing"), "there is no collection 'nothing' in "),
         (("questions", "build", "tiny", "--judge-api-base", "http://x"), "name it with --judge-lm"),
         (("questions", "build", "tiny", "--workers", "2"), "pip install 'querywright[ray]'"),
-        (("testset", "rephrase", "tiny", "--out", "a.csv"), "ends in .jsonl"),
+        (("testset", "rephrase", "tiny", "--out", "a.csv"), "end in .jsonl"),
         (("testset", "rephrase", "tiny", "--out", "a.jsonl"), "querywright questions build tiny"),
         (("ask", QUESTION, "--technique", "qb_rag", "--collection", "tiny"), "querywright questions build tiny"),
         (("ask", QUESTION, "--technique", "qb_rag", "--collection", "tiny", "--engine", "bm25"), "questions, not"),

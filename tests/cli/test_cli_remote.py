@@ -171,7 +171,7 @@ def test_an_lm_that_answers_prose_ends_a_command_with_3_and_nothing_is_written(c
     server.reply = lambda body: "As an AI, I cannot."
     asked = cli("ask", FEET, "--technique", "hyde", "--collection", collection, *OPTIONS, *server.lm)
     assert (asked.status, asked.out) == (3, "")
-    assert "answers of the LM in 'ask' could not be read" in " ".join(asked.err.split())
+    assert "LM answers in 'ask' could not be read" in " ".join(asked.err.split())
     server.requests.clear()
     command = ("compare", "plain", "hcqr", "--data", questions, "--out", "made", "--collection", collection)
     done = cli(*command, *server.lm)

@@ -78,7 +78,7 @@ def test_a_file_that_does_not_hold_pairs_is_not_replaced(collect: Any) -> None:
     [
         (["--lr", "0"], "lr must be more than 0"),
         (["--sizes", "20,0,10"], "--sizes takes numbers of 1 or more"),
-        (["--pairs", "missing.jsonl"], "'missing.jsonl' cannot be read"),
+        (["--pairs", "missing.jsonl"], "cannot read 'missing.jsonl'"),
     ],
 )
 def test_a_training_that_cannot_succeed_is_refused(

@@ -77,7 +77,7 @@ def test_the_report_of_a_finished_study(finished):
         ("Best on dev", "On new questions, about 62.5% is expected"),
         ("Cost", "98000 tokens, about $0.0125"),
         ("Trials", "worse than trial 2 after 8 questions"),
-        ("Trials", "the same arm as trial 9"),
+        ("Trials", "same arm as trial 9"),
         ("Rerun", "querywright study run study.yaml --out made --workers 2"),
     ):
         assert said in finished.parts[part]
