@@ -277,7 +277,7 @@ def study_html(snapshot: Snapshot) -> str:
         compared,
         title=f"Study {spec.name}{by_judges(outcome.get('judges', ()))}",
         facts={name: text for name, text in facts.items() if text},
-        notes=["Programs were chosen on dev. The verdict and the scores are from a single evaluation on test."],
+        notes=["Programs were chosen on dev. The verdict and the scores are from test, evaluated once."],
         outcome=f"{outcome['sentence']}; recommended: {outcome['recommended']}",
         command=str(outcome["command"]),
         template="study.html",

@@ -142,7 +142,7 @@ def test_some_unreadable_answers_are_told_in_table_and_data(attack, remote):
     found = closed_book(questions(10), lm)  # number 1 alone
     attack.tried("unreadable answers are counted", (found.cost.unreadable, found.unreadable_rate) == (1, 0.1))
     assert found.to_json()["unreadable_rate"] == 0.1
-    assert table_rows([found])[0]["unreadable"] == "10 %"
+    assert table_rows([found])[0]["unreadable"] == "10%"
     with pytest.raises(TooManyFailuresError, match="limit: 0%"):
         closed_book(questions(10), remote(PROSE, limits={"max_unreadable": 0})[0])
 
