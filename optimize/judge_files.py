@@ -55,7 +55,7 @@ class SavedJudge:
             why = " (the calibration used a different prompt)"
         else:
             return known.sentence()
-        return f"judge {self.judge.NAME} by {lm}: not calibrated against people{why}"
+        return f"judge {self.judge.NAME} ({lm}): not calibrated against people{why}"
 
 
 def judge_file(path: Path) -> Path:

@@ -218,7 +218,7 @@ def test_what_a_judge_said_stands_in_for_labels_and_nothing_is_judged_twice(lm, 
     assert table.reference("oracle evidence") is not None
     assert sum(table.diagnosis.counts("plain").values()) == len(questions)
     assert table.decisions[0].passages == len(pairs)
-    assert any("openai/judge: not calibrated" in note for note in table.notes)
+    assert any("openai/judge): not calibrated" in note for note in table.notes)
     # Another objective, another arm with the same passages, another run.
     again, now = compared({"plain": "plain", "twin": "plain"}, metrics=["judged_entailed", "judged_useful"])
     assert now == judged

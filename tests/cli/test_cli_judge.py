@@ -108,7 +108,7 @@ def test_a_calibrated_judge_is_believed_for_its_own_lm_alone(ok, cli, folder, se
     assert said.endswith("4 judgments in this run, 0 unreadable; the judge and the programs use the same LM")
     where = ("--judge-api-base", server.address, "--judge-api-key-env", "SCRIPTED_KEY")
     other = "\n".join(cli(*command, "--judge-lm", "openai/other", *where).data["notes"])
-    assert "openai/other: not calibrated against people (the calibration used the LM openai/scripted)" in other
+    assert "openai/other): not calibrated against people (the calibration used the LM openai/scripted)" in other
 
 
 @pytest.mark.slow

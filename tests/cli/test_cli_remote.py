@@ -131,7 +131,7 @@ def test_a_judge_is_named_and_said_to_be_uncalibrated(ok, collection, rows, serv
     assert [arm["arm"] for arm in done.data["arms"]] == ["closed_book", "plain", "hcqr"]
     assert set(done.data["arms"][1]["metrics"]) == {"accuracy", "judged_useful"}
     assert done.data["arms"][1]["metrics"]["judged_useful"]["value"] == 1.0  # the script says ENTAILED
-    for said in ("openai/judge: not calibrated", "no labelled evidence"):
+    for said in ("openai/judge): not calibrated", "no labelled evidence"):
         assert any(said in line for line in done.data["notes"]), said
     assert {sent["model"] for sent in server.requests} == {"scripted", "judge"}
 

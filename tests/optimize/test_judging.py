@@ -158,7 +158,7 @@ def test_a_judge_from_disk_is_the_same(name, place, tmp_path):
         assert type(saved.judge) is type(judge)
         assert saved.judge.digest() == judge.digest()
         assert saved.judge.label.signature.instructions == "Judge well."
-    assert saved.standing("m", "e") == f"judge {name} by m: not calibrated against people"
+    assert saved.standing("m", "e") == f"judge {name} (m): not calibrated against people"
 
 
 def test_a_calibration_travels_and_holds_for_its_lm_and_prompt_only(judge, lm_that, tmp_path):
