@@ -47,7 +47,7 @@ SECOND = f"{PLAIN}:query_with_options=true"
 ROWS, SUMMARY, REPORT = "results.parquet", "comparison.json", "report.html"
 """The files that ``Comparison.save`` writes."""
 
-ANOTHER_FOLDER = "give another folder with out=..., or remove this one"
+ANOTHER_FOLDER = "use a different folder with out=..., or delete this folder"
 
 RIGHT = ("accuracy", "exact_match")
 """Metrics that determine which answers are right; the first one that every program has is used."""
@@ -248,10 +248,10 @@ def compare(
         TooManyFailuresError: More of a program's questions failed than allowed.
     """
     if not arms:
-        raise InputError("there is nothing to compare; give one program or more")
+        raise InputError("there is nothing to compare; pass at least one program")
     baseline = baseline or (PLAIN if PLAIN in arms else next(iter(arms)))
     if baseline not in arms:
-        raise InputError(f"the baseline {baseline!r} is not among the programs {', '.join(arms)}; name one of them")
+        raise InputError(f"the baseline must be one of the programs {', '.join(arms)}, but got {baseline!r}")
     twice = sorted(set(arms) & {CLOSED_BOOK, ORACLE}) if references else []
     if twice:
         raise InputError(f"{twice[0]!r} is the name of both a program and a reference; rename the program")
@@ -340,12 +340,12 @@ def read_settings(folder: str | Path) -> dict[str, Any]:
         settings: dict[str, Any] = json.loads(file.read_text("utf-8"))["made"]
         arms = dict(settings["arms"])
     except (ValueError, LookupError, TypeError):
-        raise InputError(f"{file.parent.name!r} does not say how its comparison was made; {ANOTHER_FOLDER}") from None
+        raise InputError(f"the comparison in {file.parent.name!r} has no valid settings; {ANOTHER_FOLDER}") from None
     in_memory = [name for name, text in arms.items() if text is None]
     if in_memory:
         raise InputError(
-            f"{file.parent.name!r} compares in-memory programs ({', '.join(in_memory)}), which were not saved, so no "
-            f"program can be added; {ANOTHER_FOLDER}"
+            f"no program can be added to the comparison in {file.parent.name!r}, because it contains unsaved in-memory "
+            f"programs ({', '.join(in_memory)}); {ANOTHER_FOLDER}"
         )
     return settings
 
@@ -353,17 +353,17 @@ def read_settings(folder: str | Path) -> dict[str, Any]:
 def check_settings(folder: str | Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raise if the comparison in a folder has different settings or questions; its programs may differ."""
     other = [name for name in now if before and name != "arms" and before.get(name) != now[name]]
-    told = [f"{name} {before.get(name)}, not {now[name]}" for name in other if name != "questions"]
+    told = [f"{name} {before.get(name)} instead of {now[name]}" for name in other if name != "questions"]
     if other:
-        how = f"made with other settings ({'; '.join(told)})" if told else "on other questions"
-        raise InputError(f"{Path(folder).name!r} has a comparison {how}; {ANOTHER_FOLDER}")
+        how = f"with different settings ({'; '.join(told)})" if told else "on different questions"
+        raise InputError(f"{Path(folder).name!r} contains a comparison {how}; {ANOTHER_FOLDER}")
 
 
 def unequal_budgets(arms: Mapping[str, RAG]) -> tuple[str, ...]:
     """Return a line with the maximum number of passages that each program shows, if these numbers differ."""
     shown = {name: one.technique.max_passages for name, one in arms.items() if one.technique.SEARCHES != "0"}
     listed = ", ".join(f"{name} {count}" for name, count in shown.items())
-    return (f"UNEQUAL BUDGETS, passages shown at most: {listed}",) if len(set(shown.values())) > 1 else ()
+    return (f"UNEQUAL BUDGETS (maximum number of passages): {listed}",) if len(set(shown.values())) > 1 else ()
 
 
 def unequal_inputs(options: Mapping[str, bool], baseline: str, second: str) -> tuple[str, ...]:
@@ -372,7 +372,7 @@ def unequal_inputs(options: Mapping[str, bool], baseline: str, second: str) -> t
     if not using or second or options[baseline]:
         return ()
     return (
-        f"the search uses the options in {', '.join(using)}, not in the baseline; add the second baseline {SECOND}",
+        f"the options are searched by {', '.join(using)}, but not by the baseline; add the second baseline {SECOND}",
     )
 
 

@@ -38,7 +38,7 @@ POLICY = (
 )
 """Content security policy of a page: run its own scripts, and request nothing from any host."""
 
-NOTHING = ("-", "0", "0 %", "- / -", "0.0")
+NOTHING = ("-", "0", "0%", "- / -", "0.0")
 
 ROOM, LENGTHS = 900_000, (700, 400, 200, 100, 50)
 """Limit on the total number of characters of text in a page, and the lengths to which each text may be truncated; the
@@ -81,7 +81,7 @@ def comparison_page(
         metric = diagnosis.metric
         drawn["stages"] = [figures.stages(compared, diagnosis)]
     said = verdict_sentence([one for one in compared.comparisons if one.metric == metric])
-    said = said or f"there is nothing to compare with {in_words(compared.baseline)}"
+    said = said or f"there is no program to compare with {in_words(compared.baseline)}"
     kind = kind or ("compilation" if outcome else "comparison")
     outcome = outcome.rstrip(".") or said[0].upper() + said[1:]
     return render(

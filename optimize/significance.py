@@ -108,8 +108,9 @@ def _sentence_of(comparisons: Sequence[PairedComparison]) -> str:
         n, tests = max(one.test.n for one in left), max(Counter(one.family for one in comparisons).values())
         fewest = minimum_detectable(n, alpha=ALPHA / tests)
         least = "no lead" if fewest is None else f"only a lead of at least {fewest}:0"
+        asked = "question" if n == 1 else "questions"
         many = f"{len(left)} of {len(comparisons)} comparisons" if len(comparisons) > 1 else "the comparison"
-        said.append(f"no difference shown in {many} with {in_words(left[0].other)}: {n} questions can show {least}")
+        said.append(f"no difference shown in {many} with {in_words(left[0].other)}: {n} {asked} can show {least}")
     return "; ".join(said)
 
 
@@ -132,12 +133,12 @@ def verdict_on(tests: Mapping[str, PairedTest]) -> tuple[Verdict, str]:
     gain, loss = (any(is_shown(test, gain=better) for test in tests.values()) for better in (True, False))
     word: Verdict = "loss" if loss else "gain" if gain else "no gain shown"
     said = {
-        "gain": "; test shows a gain over",
-        "no gain shown": "; test does not show a gain over",
-        "loss": ", but test shows a loss against",
+        "gain": "is better than",
+        "no gain shown": "shows no significant gain over",
+        "loss": "is worse than",
     }[word]
     told = "; ".join(f"{metric}: {figures(test)}" for metric, test in tests.items())
-    return word, f"Chosen on dev{said} the baseline ({told or 'no question could be scored'})"
+    return word, f"On test, the program chosen on dev {said} the baseline ({told or 'no question could be scored'})"
 
 
 def figures(test: PairedTest) -> str:

@@ -122,7 +122,7 @@ def test_the_whole_way(search, questions, lm, shop):
     found.save("artifacts/best")
     loaded = qw.load("artifacts/best", lm=lm, retriever=shop)
     assert found.save("artifacts/best").digest == loaded.manifest.digest
-    with pytest.raises(QuerywrightError, match="'runner-up' holds another artifact; give another folder"):
+    with pytest.raises(QuerywrightError, match="'runner-up' already contains a different artifact"):
         found.save(found.folder / "artifacts" / "runner-up")
     row = QUESTIONS[0]
     answers = [one(row["question"], options=row["options"]) for one in (found.recommended, loaded)]
@@ -205,7 +205,7 @@ def with_other_prompt(index):
         (["hyde", qw.HyDE], {}, "'hyde' is given twice"),
         ([with_other_prompt], {}, "the prompts of this keywords differ from the prompts of its class"),
         ({"hyde": {"documents": [1, 2]}}, {}, r"techniques\.hyde\.knobs\.documents: unknown knob of hyde"),
-        ({"hyde": {"n_documents": (3, 1)}}, {}, r"techniques\.hyde\.knobs\.n_documents: low must be smaller"),
+        ({"hyde": {"n_documents": (3, 1)}}, {}, r"techniques\.hyde\.knobs\.n_documents: low must be less"),
         (["hyde"], {"objectives": ["usefulness"]}, r"objectives\.0: unknown objective 'usefulness'"),
         (["hyde"], {"prompts": ["gepas"]}, r"prompts\.gepas\.optimizer: unknown optimizer 'gepas'"),
         (["hyde"], {"sampling": "tpe"}, "unknown key of a study 'sampling' .did you mean sampler"),

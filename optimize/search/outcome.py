@@ -263,9 +263,9 @@ def verdict_of(
         said = f"; {figures(mine.against(plain, objective.metrics[0]))}" if mine.rows else ""
         return (
             "baseline",
-            f"Nothing was better than the baseline on dev ({objective.name}: best {ours} against {other} per "
-            f"cent{said}), so the baseline is recommended; test (other questions) was evaluated after that choice and "
-            "does not change it",
+            f"On dev, no program was better than the baseline ({objective.name} in percent: best program {ours}, "
+            f"baseline {other}{said}), so the baseline is recommended; test was evaluated afterward and does not "
+            "change this recommendation",
         )
     held = [one for one in comparisons if (one.arm, one.other) == (best, BASELINE)]
     return verdict_on({one.metric: one.test for one in held if one.metric in objective.metrics})

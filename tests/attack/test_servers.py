@@ -133,7 +133,7 @@ def test_thinking_that_took_all_tokens_is_no_answer_and_is_not_asked_for_again(r
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_a_short_run_of_which_nothing_can_be_read_ends_as_well_whatever_is_allowed(remote, count):
     lm, _ = remote(PROSE, limits={"max_unreadable": 0.99})
-    with pytest.raises(TooManyFailuresError, match=f"{count} of {count} answers of the LM in 'closed book'"):
+    with pytest.raises(TooManyFailuresError, match=f"{count} of {count} LM answers in 'closed book'"):
         closed_book(questions(count), lm)
 
 
@@ -142,7 +142,7 @@ def test_some_unreadable_answers_are_told_in_table_and_data(attack, remote):
     found = closed_book(questions(10), lm)  # number 1 alone
     attack.tried("unreadable answers are counted", (found.cost.unreadable, found.unreadable_rate) == (1, 0.1))
     assert found.to_json()["unreadable_rate"] == 0.1
-    assert table_rows([found])[0]["unreadable"] == "10 %"
+    assert table_rows([found])[0]["unreadable"] == "10%"
     with pytest.raises(TooManyFailuresError, match="limit: 0%"):
         closed_book(questions(10), remote(PROSE, limits={"max_unreadable": 0})[0])
 

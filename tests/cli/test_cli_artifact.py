@@ -77,14 +77,14 @@ def test_another_program_is_not_replaced_unasked_and_the_same_command_goes_on(
     made, asked = (artifact / "manifest.json").read_text(), len(server.requests)
     given = ("--collection", "tiny", "--sizes", "3,4,4", "--trials", "2", "--out", artifact, *server.lm)
     for technique, more, said in (
-        ("step_back", (), "technique hcqr, not step_back"),
-        ("hcqr", ("--seed", "1"), "seed 0, not 1; questions"),
+        ("step_back", (), "technique was hcqr, but is now step_back"),
+        ("hcqr", ("--seed", "1"), "seed was 0, but is now 1; questions"),
         ("hcqr", ("--max-passages", "2"), "(knobs)"),
     ):
         refused = cli("compile", technique, "--data", questions, *given, *more)
         assert refused.status == 2
         assert said in " ".join(refused.err.split())
-        assert "made' has a program" in refused.err
+        assert "made' contains a program" in refused.err
         assert "--replace" in refused.err
     assert (len(server.requests), (artifact / "manifest.json").read_text()) == (asked, made)
     compiled("hcqr", artifact)

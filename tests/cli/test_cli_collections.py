@@ -50,7 +50,7 @@ def test_a_chroma_of_ones_own_in_every_command(ok, wrong, shelf, questions, serv
     ok("compile", "hyde", *given)
     choices = ("--option", "juice", "--option", "salt", *server.lm)
     artifact = ["ask", "What is said of juice?", "--artifact", tmp_path / "a", *choices]
-    assert "which the artifact cannot contain; give --collection (technique" in wrong(*artifact)
+    assert "an artifact cannot contain a custom retriever; pass --collection" in wrong(*artifact)
     ok(*artifact, "--collection", place, "--where", '{"sweet": true}')
     assert snapshot(shelf) == before
     assert ok("collections", "list", shelf, "--json").data == [{"collection": "tiny", "passages": 6}]

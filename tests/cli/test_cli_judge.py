@@ -105,10 +105,10 @@ def test_a_calibrated_judge_is_believed_for_its_own_lm_alone(ok, cli, folder, se
     assert done.data["arms"][0]["metrics"]["judged_useful_without_answer"]["value"] == 1
     (said,) = [line for line in done.data["notes"] if line.startswith("judged_useful_without_answer")]
     assert "people on 6 questions: kappa 1.00 [1.00, 1.00], agreement 100% (n = 24)" in said
-    assert said.endswith("4 judgements, 0 unreadable; judge and programs have the same LM")
+    assert said.endswith("4 judgments in this run, 0 unreadable; the judge and the programs use the same LM")
     where = ("--judge-api-base", server.address, "--judge-api-key-env", "SCRIPTED_KEY")
     other = "\n".join(cli(*command, "--judge-lm", "openai/other", *where).data["notes"])
-    assert "openai/other: not calibrated against people (it was calibrated with the LM openai/scripted)" in other
+    assert "openai/other): not calibrated against people (the calibration used the LM openai/scripted)" in other
 
 
 @pytest.mark.slow
@@ -158,8 +158,8 @@ def test_guidelines_are_frozen_for_every_arm_and_run(ok, collection, questions, 
         (("calibrate", "nobody", "--data", "cases.jsonl"), ["unknown judge 'nobody'", "usefulness, "]),
         (("calibrate", "--data", "some.jsonl"), ["1 of 2 cases have no right answer", "usefulness_without_answer"]),
         (("calibrate", "--data", "cases.jsonl", "--out", "cases.jsonl"), ["cases.jsonl"]),
-        (("evaluate", "--judge", "usefulness", "--judge", "usefulness"), ["given twice"]),
-        (("evaluate", "--judge", "coverage"), ["give them (--guidelines)"]),
+        (("evaluate", "--judge", "usefulness", "--judge", "usefulness"), ["was passed twice"]),
+        (("evaluate", "--judge", "coverage"), ["pass --guidelines"]),
         (
             ("evaluate", "--judge", "usefulness", "--guidelines", "x.json"),
             ["the judge coverage reads guidelines", "leave --guidelines out"],

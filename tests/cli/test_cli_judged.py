@@ -117,9 +117,9 @@ def test_a_function_of_ones_own_is_an_objective_and_one_that_raises_is_named(com
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["--objective", "judged_guideline"], "judged_guideline needs guidelines"),
+        (["--objective", "judged_guideline"], "judged_guideline requires guidelines"),
         (["--objective", "accuracy", "--judge", "usefulness"], "no objective uses the judge usefulness"),
-        (["--objective", "judges/mine"], "a judge, or a saved one's path, is a --judge"),
+        (["--objective", "judges/mine"], "pass its name or file with --judge"),
         (["--judge-api-base", "http://127.0.0.1:1"], "name it with --judge-lm"),
         (["--teleprompter", "mipro", "--argument", "num_trials=0"], "num_trials must be a whole number"),
     ],

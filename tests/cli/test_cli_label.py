@@ -74,8 +74,8 @@ def test_labels_are_corrected_by_hand_and_a_further_run_adds_what_is_missing(
     found = cli("evaluate", *given, "--max-passages", "5", "--json", *server.lm).data
     deep = found["arms"][0]
     hang = "plain: 15 of 18 questions depend on unjudged passages"
-    assert [note.partition(": label")[0] for note in found["notes"] if "depend on" in note] == [
-        f"{hang}; over all of them its decision_useful is between 16.7 and 100.0"
+    assert [note.partition("; label")[0] for note in found["notes"] if "depend on" in note] == [
+        f"{hang}, so decision_useful over all of these questions is between 16.7 and 100.0"
     ]
     assert deep["unjudged"] == pytest.approx(2 / 5)
     assert (deep["metrics"]["decision_useful"]["n"], deep["metrics"]["decision_useful"]["unscored"]) == (3, 15)
@@ -113,7 +113,7 @@ def test_what_cannot_be_labelled_is_said_before_anything_is_asked(cli, label, wr
     given = ("judge", "label", "--data", bare, "--collection", collection, *server.lm)
     assert "must end in .jsonl or .csv" in wrong(*given, "--out", "labels.xlsx")
     said = wrong(*given, "--out", "labels.jsonl", "--judge", "answerability", "hyde")
-    assert "use the judge usefulness" in said
+    assert "use the judge 'usefulness'" in said
     assert server.requests == []  # nor the arm's LM
     assert label("--judge", "none", "--depth", "1", out="mine.csv").status == 0
     assert server.requests == []

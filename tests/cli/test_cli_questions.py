@@ -101,7 +101,7 @@ def test_a_passage_that_changed_is_written_anew_and_the_questions_of_one_that_we
         (("questions", "build", "nothing"), "there is no collection 'nothing' in "),
         (("questions", "build", "tiny", "--judge-api-base", "http://x"), "name it with --judge-lm"),
         (("questions", "build", "tiny", "--workers", "2"), "pip install 'querywright[ray]'"),
-        (("testset", "rephrase", "tiny", "--out", "a.csv"), "ends in .jsonl"),
+        (("testset", "rephrase", "tiny", "--out", "a.csv"), "end in .jsonl"),
         (("testset", "rephrase", "tiny", "--out", "a.jsonl"), "querywright questions build tiny"),
         (("ask", QUESTION, "--technique", "qb_rag", "--collection", "tiny"), "querywright questions build tiny"),
         (("ask", QUESTION, "--technique", "qb_rag", "--collection", "tiny", "--engine", "bm25"), "questions, not"),
@@ -123,7 +123,7 @@ def test_a_process_makes_the_records_that_threads_make_or_none(build, names, hom
     expected = read_records(folder)["p-feet"]
     _, found = published_passages(collection_folder("tiny", home))
     assert replace(names, settings=expected.settings).record_maker()(found["p-feet"]) == expected
-    with pytest.raises(InputError, match=r"would write questions with the settings .*, not with of others"):
+    with pytest.raises(InputError, match=r"question-writing settings \(.*do not match"):
         replace(names, settings="of others").record_maker()
     monkeypatch.delenv("SCRIPTED_KEY")
     with pytest.raises(InputError, match="'SCRIPTED_KEY' is unset or empty"):

@@ -131,7 +131,7 @@ def test_a_judge_is_named_and_said_to_be_uncalibrated(ok, collection, rows, serv
     assert [arm["arm"] for arm in done.data["arms"]] == ["closed_book", "plain", "hcqr"]
     assert set(done.data["arms"][1]["metrics"]) == {"accuracy", "judged_useful"}
     assert done.data["arms"][1]["metrics"]["judged_useful"]["value"] == 1.0  # the script says ENTAILED
-    for said in ("openai/judge: not calibrated", "no labelled evidence"):
+    for said in ("openai/judge): not calibrated", "no labelled evidence"):
         assert any(said in line for line in done.data["notes"]), said
     assert {sent["model"] for sent in server.requests} == {"scripted", "judge"}
 
@@ -171,7 +171,7 @@ def test_an_lm_that_answers_prose_ends_a_command_with_3_and_nothing_is_written(c
     server.reply = lambda body: "As an AI, I cannot."
     asked = cli("ask", FEET, "--technique", "hyde", "--collection", collection, *OPTIONS, *server.lm)
     assert (asked.status, asked.out) == (3, "")
-    assert "answers of the LM in 'ask' could not be read" in " ".join(asked.err.split())
+    assert "LM answers in 'ask' could not be read" in " ".join(asked.err.split())
     server.requests.clear()
     command = ("compare", "plain", "hcqr", "--data", questions, "--out", "made", "--collection", collection)
     done = cli(*command, *server.lm)
@@ -270,7 +270,7 @@ def test_answers_that_are_stored_need_no_key(ok, cli, collection, questions, ser
     asked = ("--data", questions, "--collection", collection, "--lm", "openai/scripted", "--api-base", server.address)
     first = ok("evaluate", "plain", *asked)
     monkeypatch.delenv("OPENAI_API_KEY")
-    assert "answers of the LM are cached" in ok("evaluate", "plain", *asked).out
+    assert "LM answers were cached" in ok("evaluate", "plain", *asked).out
     more = cli("evaluate", "plain", "hyde", *asked)
     assert (more.status, "OPENAI_API_KEY" in more.err) == (3, True)
     assert "no arm calls an LM for these metrics" in ok("evaluate", "plain", *asked, "--metric", "recall").out

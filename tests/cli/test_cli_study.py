@@ -59,7 +59,7 @@ def test_a_folder_without_a_study_is_refused_and_one_with_other_files_left_alone
     [
         (("run", "gone.yaml", "--out", "out"), "gone.yaml"),
         (("check", "gone.yaml"), "gone.yaml"),
-        (("export", "gone", "--out", "trials.xlsx"), "'trials.xlsx' has no suffix of a table"),
+        (("export", "gone", "--out", "trials.xlsx"), "must end in .parquet, .csv, .jsonl, but got 'trials.xlsx'"),
         (("resume", "gone", "--workers", "0"), "--workers"),
     ],
 )

@@ -169,7 +169,7 @@ def test_a_wide_table_is_divided_where_it_may_be():
 
 
 def test_a_column_that_is_empty_or_zero_throughout_is_left_out(printed):
-    rows = [{"arm": "a", "x": "0 %", "y": "-", "z": "0"}, {"arm": "b", "x": "-", "y": "1", "z": "0"}]
+    rows = [{"arm": "a", "x": "0%", "y": "-", "z": "0"}, {"arm": "b", "x": "-", "y": "1", "z": "0"}]
     assert printed(80, lambda: show.show_table("", rows)).split() == [*("arm", "y"), "─" * 6, *("a", "-", "b", "1")]
 
 

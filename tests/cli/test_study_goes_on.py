@@ -165,7 +165,7 @@ def test_hosts_share_trials_answers_and_budget_in_a_database_that_may_stop(
     assert "--storage URL" in stopped.err
     server.delay = 0.0
     for call, said in (
-        (("resume", out), "give it with --storage"),
+        (("resume", out), "pass the address with --storage"),
         (("run", file, "--out", out), "stored in postgresql, not in journal"),
     ):
         refused = cli("study", *call, width=400)

@@ -57,7 +57,7 @@ def test_the_card_says_what_was_chosen_and_what_came_of_it(compiled, compile_in,
     assert all(f"- {one.sentence}\n" in text for one in compiled.comparisons)
     assert f"**{compiled.sentence}.**\n" in text
     assert 'qw.load("path/to/mine", retriever="mine", lm="openai/...")' in text
-    assert "It has no reader" not in text
+    assert "no reader" not in text
 
     settings = CompileSettings(objective="recall@1", trials=1, demo_sizes=(), reader_demo_sizes=(), threads=2)
     text = card("mine", compile_in(make_world(), settings=settings), "scripted/model", "2026-01-02", {})
@@ -128,30 +128,31 @@ ALONE = {
             "rewriting",
             30,
             "gain",
-            "Chosen on dev; test shows a gain over the baseline (decision_useful: 10 won, 0 lost of 10, p = .004)",
+            "On test, the program chosen on dev is better than the baseline (decision_useful: 10 won, 0 lost of 10, "
+            "p = .004)",
         ),
         (  # all 6 questions are won, but over two comparisons that is p = .062
             "rewriting",
             18,
             "no gain shown",
-            "Chosen on dev; test does not show a gain over the baseline (decision_useful: 6 won, 0 lost of 6, "
-            "p = .062)",
+            "On test, the program chosen on dev shows no significant gain over the baseline (decision_useful: "
+            "6 won, 0 lost of 6, p = .062)",
         ),
         (
             "turned",
             30,
             "loss",
-            "Chosen on dev, but test shows a loss against the baseline (decision_useful: 0 won, 10 lost of 10, "
+            "On test, the program chosen on dev is worse than the baseline (decision_useful: 0 won, 10 lost of 10, "
             "p = .004)",
         ),
         (
             "plain",
             18,
             "baseline",
-            "Nothing was better than the baseline on dev (decision_useful: best 0.0 against 100.0 per cent; "
-            "0 won, 6 lost of 6, p = .031), so the baseline is recommended; test (other questions) was evaluated",
+            "On dev, no program was better than the baseline (decision_useful in percent: best program 0.0, baseline "
+            "100.0; 0 won, 6 lost of 6, p = .031), so the baseline is recommended; test was evaluated afterward",
         ),
-        ("rewriting", 15, "too few questions", "5 dev and 5 test questions are too few to choose another program"),
+        ("rewriting", 15, "too few questions", "5 dev and 5 test questions are too few to choose a different program"),
     ],
 )
 def test_the_verdict_is_said_with_its_figures(winner, size, verdict, sentence, make_world, compile_in):

@@ -68,7 +68,7 @@ def test_passages_that_nobody_judged_are_counted_and_no_zero(world, make_lm):
     shown = sum(len(row.passages) for row in result.rows)
     assert result.to_json()["unjudged"] == (shown - 17) / shown
     (row,) = table_rows([result])
-    assert row["unjudged"] == f"{100 * (shown - 17) / shown:.0f} %"
+    assert row["unjudged"] == f"{100 * (shown - 17) / shown:.0f}%"
 
 
 def test_a_zero_is_no_failure_and_what_has_no_label_is_no_zero(world, make_lm):

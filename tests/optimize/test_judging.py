@@ -133,9 +133,9 @@ def test_an_arm_that_reads_fewer_cases_is_out(judge, lm_that):
 @pytest.mark.parametrize(
     ("judged", "match"),
     [
-        (cases(2), "another --seed"),
+        (cases(2), "different --seed"),
         (cases(40, labels=("USEFUL",)), "have only the labels"),
-        (cases(40, chars=1100), "shorter than 1000 characters"),
+        (cases(40, chars=1100), "at most 1000 characters"),
     ],
 )
 def test_too_little_to_learn_from(judge, judged, match, lm_that):
@@ -158,7 +158,7 @@ def test_a_judge_from_disk_is_the_same(name, place, tmp_path):
         assert type(saved.judge) is type(judge)
         assert saved.judge.digest() == judge.digest()
         assert saved.judge.label.signature.instructions == "Judge well."
-    assert saved.standing("m", "e") == f"judge {name} by m: not calibrated against people"
+    assert saved.standing("m", "e") == f"judge {name} (m): not calibrated against people"
 
 
 def test_a_calibration_travels_and_holds_for_its_lm_and_prompt_only(judge, lm_that, tmp_path):
@@ -166,14 +166,14 @@ def test_a_calibration_travels_and_holds_for_its_lm_and_prompt_only(judge, lm_th
     saved = load_judge(save_judge(tmp_path / "j", judge, found))
     assert saved.calibration == found
     assert saved.standing("scripted/model", found.engine) == found.sentence()
-    other = "not calibrated against people (it was calibrated with the LM scripted/model)"
+    other = "not calibrated against people (the calibration used the LM scripted/model)"
     assert other in saved.standing("other", found.engine)
-    assert "(it was calibrated with another server or version of scripted/model" in saved.standing(
+    assert "(the calibration used a different server or version of scripted/model" in saved.standing(
         "scripted/model", "elsewhere"
     )
     tuned = judge.deepcopy()
     tuned.label.signature = tuned.label.signature.with_instructions("Other.")
-    assert "(it was calibrated with another prompt)" in SavedJudge(tuned, found).standing(
+    assert "(the calibration used a different prompt)" in SavedJudge(tuned, found).standing(
         "scripted/model", found.engine
     )
 

@@ -75,7 +75,7 @@ class Options:
             meanings = [f"{stage}: {meaning}" for stage, meaning in MEANING.items() if stage in rows[0]]
             show_table(f"Where answers are lost{by}", rows, notes=meanings)
         if found.references and found.decisions:
-            show_table(f"What the passages did to the decisions{by}", decision_rows(found.decisions), notes=[DECIDED])
+            show_table(f"How passages changed the answers{by}", decision_rows(found.decisions), notes=[DECIDED])
         show_slices(found.comparisons, found.slices)
         if cost := workspace.cost_line():
             say(cost)

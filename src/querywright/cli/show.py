@@ -38,7 +38,7 @@ WHOLE_HEAD = 10
 """Width up to which the header of a column of numbers is not wrapped, in terminal columns."""
 
 GAP = 2  # the padding and the divider
-NOTHING = {"", "-", "0", "0 %", "0.0", "- / -", "0.0 / 0.0"}
+NOTHING = {"", "-", "0", "0%", "0.0", "- / -", "0.0 / 0.0"}
 """A column with only these values is left out."""
 LONGEST_VALUE = 2000
 """Maximum number of characters of one value that ``show_facts`` prints."""
