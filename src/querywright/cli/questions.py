@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 SHOWN = 10
 """Maximum number of ids to print."""
 
-questions_app = opt.make_app("questions", "Build an index of questions for a collection.")
-testset_app = opt.make_app("testset", "Write labeled questions for a collection, or for testing an index of questions.")
+questions_app = opt.make_app("questions", "Build a question index for a collection.")
+testset_app = opt.make_app("testset", "Write labeled question sets for a collection or a question index.")
 
 
 @questions_app.command(name="build")
@@ -49,7 +49,7 @@ def build(
         collection: Name of an existing collection.
         num_questions: Maximum number of questions per passage.
         batch_size: Number of questions to request per call.
-        limit: Only the first N passages by id, for a trial.
+        limit: Use only the first N passages by ID, for a trial run.
         workers: Number of Ray processes, which need the ray extra; --threads applies to each. Default: only this
             process.
     """
@@ -82,11 +82,11 @@ def build(
             runner=runner, **work.run.at(workspace), limit=limit, home=workspace.home, progress=update,
         )  # fmt: skip
     emit(work.output.as_json, report.to_json(), cost=workspace.cost_line())
-    note(f"the judge {report.made.judge_lm} was not compared with people's labels on these questions")
+    note(f"the judge {report.made.judge_lm} was not compared with labels from people on these questions")
     if report.failed:
-        note("run the same command again to retry the failed passages")
+        note("rerun the command to retry the failed passages")
     if report.removed:
-        note(f"the questions of {report.removed} passages that are no longer in the collection are removed")
+        note(f"questions were removed for passages that are no longer in the collection: {report.removed}")
 
 
 @questions_app.command(name="stats")
@@ -254,8 +254,8 @@ def _make_set(
     for line in card["cautions"]:
         note(f"warning: {line}", style="yellow")
     if made.wanted is not None and card["kept"] < made.wanted:
-        why = "the others were dropped" if kind == "make" else "the index has no more"
-        note(f"{card['kept']} questions, not {made.wanted}: {why}", style="yellow")
+        why = "the other candidates were dropped" if kind == "make" else "the index has no more questions"
+        note(f"the set has {card['kept']} of the {made.wanted} requested questions, because {why}", style="yellow")
 
     emit(work.output.as_json, card, cost=workspace.cost_line())
     note(f"questions: {save_to}; card: {card_file(save_to)}")

@@ -30,8 +30,8 @@ class Limits:
 
     Args:
         concurrency: Number of questions to run in parallel.
-        waiting: Number of questions that may wait; any more get 503.
-        deadline: Time limit from request to answer, in seconds; after it, the request gets 504.
+        waiting: Maximum number of waiting questions; further requests get HTTP 503.
+        deadline: Time limit from request to answer, in seconds; slower requests get HTTP 504.
         grace: Time for running requests to finish when the server stops, in seconds.
     """
 
@@ -70,7 +70,7 @@ def serve(
         port: Port to listen on; 0 for any free port.
         token_env: Environment variable that contains the token that callers must send.
         verify: Replay the golden answers first.
-        digest: The digest that the artifact must have; artifact show prints it.
+        digest: Required digest of the artifact, as printed by artifact show.
         accept: Load the artifact even if most of its collection changed.
     """
     settings = ServeSettings(
@@ -115,7 +115,7 @@ def mcp(
     Args:
         artifact: A compiled program.
         verify: Replay the artifact's golden answers first.
-        digest: The digest that the artifact must have; artifact show prints it.
+        digest: Required digest of the artifact, as printed by artifact show.
         accept: Load the artifact even if most of its collection changed.
     """
     with contextlib.redirect_stdout(sys.stderr):
