@@ -162,7 +162,7 @@ def write_all(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 @contextmanager
-def writing(what: str, state: str = "nothing was written", place: str = "--out") -> Iterator[None]:
+def writing(what: str, state: str = "nothing was written", place: str = "--out path") -> Iterator[None]:
     """Turn any ``OSError`` in the ``with`` block into an ``ArtifactError``.
 
     Args:

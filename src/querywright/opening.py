@@ -237,7 +237,7 @@ class Experiment:
         if not sourced:
             raise InputError(
                 "guidelines are written from passages labeled ENTAILED, but no question has such a passage in this "
-                "collection; use questions that do, with retriever=..., or remove the judge 'coverage'"
+                "collection; use questions with such passages and pass retriever=..., or remove the judge 'coverage'"
             )
         before = Guidelines.load(file) if file.exists() else Guidelines()
         lm = judges[0].lm or self.workspace.lm

@@ -69,7 +69,7 @@ def test_calibrate_shows_table_figures_and_sentence(ok, data, server, sent, perf
         assert numbers[place] == sum(numbers) > 0
     flat = " ".join(done.out.split())
     for said in (
-        "47 judgments of 12 questions, 1 unreadable, 0 failed", "1.00 [1.00, 1.00]",
+        "47 judgments on 12 questions, 1 unreadable, 0 failed", "1.00 [1.00, 1.00]",
         "judge usefulness_without_answer (openai/scripted) compared with people on 12 questions: "
         "kappa 1.00 [1.00, 1.00], agreement 100%",
         "(n = 47; 1 unreadable)",
@@ -156,13 +156,13 @@ def test_guidelines_are_frozen_for_every_arm_and_run(ok, collection, questions, 
     ("arguments", "parts"),
     [
         (("calibrate", "nobody", "--data", "cases.jsonl"), ["unknown judge 'nobody'", "usefulness, "]),
-        (("calibrate", "--data", "some.jsonl"), ["1 of 2 cases have no right answer", "usefulness_without_answer"]),
+        (("calibrate", "--data", "some.jsonl"), ["cases without a correct answer: 1 of 2", "usefulness_without_answer"]),
         (("calibrate", "--data", "cases.jsonl", "--out", "cases.jsonl"), ["cases.jsonl"]),
         (("evaluate", "--judge", "usefulness", "--judge", "usefulness"), ["given twice"]),
         (("evaluate", "--judge", "coverage"), ["give them (--guidelines)"]),
         (
             ("evaluate", "--judge", "usefulness", "--guidelines", "x.json"),
-            ["the judge coverage reads guidelines", "leave --guidelines out"],
+            ["used only by the judge 'coverage'", "omit --guidelines"],
         ),
     ],
 )

@@ -88,7 +88,7 @@ def show_command(collection: str, /, *, passages: opt.Whole = 3, output: opt.Out
         show_facts(facts)
         for key, about in told.items():
             values = ", ".join(map(str, about["values"]))
-            say(f"metadata key {key!r}: passages: {about['passages']}; common values: {values}", hang=4)
+            say(f"metadata key {key!r}; passages: {about['passages']}; common values: {values}", hang=4)
         show_facts({"passage": first} if first else {})
 
     emit(output.as_json, {**facts, "keys": told, "first": first}, shown)

@@ -150,7 +150,7 @@ def compare_command(
 def _write_rows(path: Path, found: Comparison) -> None:
     stands = "the results above are valid, and rerunning the command makes no LM calls"
     with (
-        writing(f"{path.name!r}", stands, "--rows"),
+        writing(f"{path.name!r}", stands, "--rows path"),
         open(path, "w", encoding="utf-8", errors="replace", opener=private) as file,
     ):
         for one in found.arms:

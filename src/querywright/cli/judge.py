@@ -66,8 +66,8 @@ class CaseOptions:
         if bare:
             other = f", or use the judge {judge.OTHER.NAME!r}" if judge.OTHER else ""
             raise DataError(
-                f"{data}: cases without a correct answer: {bare} of {len(judged)}; the judge {named!r} needs correct "
-                f"answers, so add them{other}"
+                f"{data}: cases without a correct answer: {bare} of {len(judged)}. The judge {named!r} needs correct "
+                f"answers; add the missing answers{other}"
             )
         return judge, judged
 

@@ -82,11 +82,11 @@ def build(
             runner=runner, **work.run.at(workspace), limit=limit, home=workspace.home, progress=update,
         )  # fmt: skip
     emit(work.output.as_json, report.to_json(), cost=workspace.cost_line())
-    note(f"the judge {report.made.judge_lm} was not compared with labels from people on these questions")
+    note(f"the judge LM {report.made.judge_lm} was not compared with labels from people on these questions")
     if report.failed:
         note("rerun the command to retry the failed passages")
     if report.removed:
-        note(f"questions were removed for passages that are no longer in the collection: {report.removed}")
+        note(f"removed the questions for passages that are no longer in the collection (passages: {report.removed})")
 
 
 @questions_app.command(name="stats")
