@@ -295,8 +295,8 @@ def check_defaults(arms: Mapping[str, Arm], defaults: ArmDefaults) -> None:
             )
     if defaults.writer_lm is not None and not any(arm.writer == defaults.writer_lm for arm in arms.values()):
         raise InputError(
-            "no technique here calls an LM before the reader, so writer_lm= would have no effect; remove it, or add a "
-            "technique that rewrites, such as rrr"
+            "no technique here calls an LM before the reader, so writer_lm= would have no effect; omit writer_lm=, or "
+            "add a technique that rewrites, such as rrr"
         )
     if defaults.reranker is not None and not any(arm.technique.USES_RERANKER for arm in arms.values()):
         raise InputError("none of these techniques uses a reranker; omit reranker=, or add the technique rerank")

@@ -50,7 +50,7 @@ def address(server):
 def test_a_compiled_program_is_shown_and_checked(ok, cli, artifact, address, tmp_path):
     shown = ok("artifact", "show", artifact, width=160)
     for text in (
-        "made: ", "LM: openai/scripted", "collection: tiny", "On test, evaluated once", "baseline", "Prompts",
+        "made: ", "LM: openai/scripted", "collection: tiny", "Test results (evaluated once)", "baseline", "Prompts",
         "reader.predict", "How it was made", "seed: ", "versions: chromadb",
     ):  # fmt: skip
         assert text in shown.out

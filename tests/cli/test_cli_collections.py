@@ -56,7 +56,7 @@ def test_a_chroma_of_ones_own_in_every_command(ok, wrong, shelf, questions, serv
     assert ok("collections", "list", shelf, "--json").data == [{"collection": "tiny", "passages": 6}]
     assert "the folder 'nowhere' does not exist" in wrong("collections", "list", "nowhere")
     shown = ok("collections", "show", place, "--passages", 1)
-    assert "metadata sweet: 6 passages, such as False, True" in shown.out
+    assert "metadata key 'sweet'; passages: 6; common values: False, True" in shown.out
     assert snapshot(shelf) == before
     for given, said in (
         (["--collection", place, "--engine", "bm25"], "supports only the dense engine, but got bm25"),
@@ -113,6 +113,6 @@ def test_collections_are_listed_shown_and_deleted(ok, cli, wrong, home, passages
     stdin.said = "n\n"
     assert "'tiny' was not deleted" in wrong("collections", "delete", "tiny")
     stdin.said = "y\n"
-    assert "Delete tiny with 6 passages?" in cli("collections", "delete", "tiny").err
+    assert "Delete the collection 'tiny' (passages: 6)?" in cli("collections", "delete", "tiny").err
     assert ok("collections", "delete", "other", "--yes", "--json").data == {"deleted": "other"}
     assert list((home / "collections").iterdir()) == []

@@ -86,7 +86,7 @@ def test_an_artifact_searches_its_own_collection_and_is_diagnosed_by_it(ok, cli,
         (("closed_book@bm25",), "closed_book does not search, so the arm cannot have an engine; use closed_book"),
         (("hyde@bm25",), "hyde searches with vectors"),
         (("plain", "--baseline", "no_such"), "no_such"),
-        (("hyde", "plain", "hyde"), "the arm 'hyde' is named twice"),
+        (("hyde", "plain", "hyde"), "the arm 'hyde' was passed twice"),
     ],
 )
 def test_what_cannot_be_compared_is_said_before_anything_is_asked(compared, server, arguments, message):

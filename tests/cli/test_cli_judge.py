@@ -83,7 +83,7 @@ def test_calibrate_shows_table_figures_and_sentence(ok, data, server, sent, perf
 def test_calibrate_on_a_graded_folder_judges_without_gold_and_asks_nothing_twice(ok, cli, folder, server, perfect):
     server.reply = perfect
     first = ok("judge", "calibrate", "--data", folder, "--json", *server.lm)
-    assert "judged by usefulness_without_answer" in first.err
+    assert "so the judge is 'usefulness_without_answer'" in first.err
     assert first.data["table"] == [[12, 0, 0], [0, 6, 0], [0, 0, 6]]
     assert cli("judge", "calibrate", "--data", folder, "--json", *server.lm).data == first.data
     few = cli("judge", "calibrate", "--data", folder, "--limit", "3", "--per-question", "2", "--json", *server.lm)
@@ -156,7 +156,10 @@ def test_guidelines_are_frozen_for_every_arm_and_run(ok, collection, questions, 
     ("arguments", "parts"),
     [
         (("calibrate", "nobody", "--data", "cases.jsonl"), ["unknown judge 'nobody'", "usefulness, "]),
-        (("calibrate", "--data", "some.jsonl"), ["cases without a correct answer: 1 of 2", "usefulness_without_answer"]),
+        (
+            ("calibrate", "--data", "some.jsonl"),
+            ["cases without a correct answer: 1 of 2", "usefulness_without_answer"],
+        ),
         (("calibrate", "--data", "cases.jsonl", "--out", "cases.jsonl"), ["cases.jsonl"]),
         (("evaluate", "--judge", "usefulness", "--judge", "usefulness"), ["given twice"]),
         (("evaluate", "--judge", "coverage"), ["give them (--guidelines)"]),

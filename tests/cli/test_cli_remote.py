@@ -91,13 +91,15 @@ def test_a_grounded_reader_is_held_against_labelled_evidence(ok, cli, collection
     found = [{key: one["value"] for key, one in arm["metrics"].items()} for arm in done.data["arms"]]
     assert found == [{"accuracy": value, "joint_passage_f1": value} for value in (0.0, 1.0)]
     assert done.data["arms"][0]["cost"]["calls"] == 0
-    assert "the reader grounded declines without passages" in "\n".join(done.data["notes"])
+    assert "the reader 'grounded' declines to answer without passages" in "\n".join(done.data["notes"])
     written = [json.loads(line) for line in Path("rows.jsonl").read_text().splitlines()]
     assert (written[0]["answer"], written[0]["support"]) == ("The passages do not say.", [])
     assert (written[6]["answer"], written[6]["support"]) == ("It is about juice.", ["p-juice"])
     done = cli(*command, "--reader", "short_answer")
     assert all(list(arm["metrics"]) == ["accuracy"] for arm in done.data["arms"])
-    assert "joint_passage_f1 was not scored, because the metric needs a reader that cites passages" in "\n".join(done.data["notes"])
+    assert "joint_passage_f1 was not scored, because the metric needs a reader that cites passages" in "\n".join(
+        done.data["notes"]
+    )
     asked = cli("ask", "What about salt and fresh food?", "--technique", "plain", "--collection", collection,
                 "--reader", "grounded", *server.lm)  # fmt: skip
     assert asked.out.startswith("answer: It is about salt.\nbased on: p-salt\n")

@@ -109,4 +109,4 @@ def test_a_study_that_stops_says_how_it_goes_on(tmp_path, capsys, error):
     (folder / "study.yaml").write_text("name: x")
     with pytest.raises(type(error)), _resumable(folder, None):
         raise error
-    assert f"to resume: querywright study resume '{folder}'" in capsys.readouterr().err.replace("\n", "")
+    assert f"to resume, run: querywright study resume '{folder}'" in capsys.readouterr().err.replace("\n", "")

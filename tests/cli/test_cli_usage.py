@@ -86,7 +86,7 @@ def test_wrong_usage_is_2_and_a_few_lines_on_standard_error(cli, line, said):
     assert len(done.err.splitlines()) <= 3
     assert done.err.startswith("error: ")
     assert said in done.err
-    assert "see querywright" in done.err
+    assert "for usage, run querywright" in done.err
 
 
 def test_the_module_is_the_command():

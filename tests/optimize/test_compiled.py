@@ -86,7 +86,7 @@ def test_the_terminal_says_what_came_of_it(compiled, world, make_lm, capsys):
     assert "a stronger LM" not in text
     assert "left out (no question could be scored): trial 9, trial 8" in text
     assert "could not create the prompts 'demos_2': nothing to show" in text
-    assert f"the best of {len(compiled.arms)} arms has 100.0 on dev, where it was chosen" in text
+    assert f"the best of {len(compiled.arms)} arms scored 100.0 on dev, where it was chosen" in text
 
 
 def test_what_is_saved_says_how_it_was_made_and_what_it_answers(
