@@ -256,8 +256,8 @@ def overhead(given: argparse.Namespace) -> dict[str, Any]:
     }  # fmt: skip
     print(
         f"overhead, {given.technique}, {count} questions x {ROUNDS}, concurrency {concurrency}, LM {given.latency} s: "
-        f"p95 {report['p95 direct']:.3f} s with direct calls, {report['p95 served']:.3f} s through the server; ratio of "
-        f"p95: {report['p95 ratio']:.2f} (aim: at most 1.1); ratio of medians: {report['median ratio']:.2f}"
+        f"p95 {report['p95 direct']:.3f} s with direct calls, {report['p95 served']:.3f} s through the server; ratio "
+        f"of p95: {report['p95 ratio']:.2f} (aim: at most 1.1); ratio of medians: {report['median ratio']:.2f}"
     )
     return report
 

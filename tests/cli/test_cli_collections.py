@@ -62,7 +62,7 @@ def test_a_chroma_of_ones_own_in_every_command(ok, wrong, shelf, questions, serv
         (["--collection", place, "--engine", "bm25"], "supports only the dense engine, but got bm25"),
         (["--collection", place, "--where", "sweet"], '--where must be a JSON object, such as \'{"topic": "heart"}\''),
         (["--collection", place, "--where", '{"sweet": {"$is": 1}}'], "Chroma rejected the search"),
-        (["--collection", place, "--retriever", "shelf:open"], "both name the retriever"),
+        (["--collection", place, "--retriever", "shelf:open"], "cannot be used together"),
         (["--retriever", "shelf:open"], "cannot import the retriever 'shelf:open'"),
         (["--collection", f"{shelf}#small"], "unknown collection 'small'"),
     ):

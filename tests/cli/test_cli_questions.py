@@ -104,7 +104,7 @@ def test_a_passage_that_changed_is_written_anew_and_the_questions_of_one_that_we
         (("testset", "rephrase", "tiny", "--out", "a.csv"), "ends in .jsonl"),
         (("testset", "rephrase", "tiny", "--out", "a.jsonl"), "querywright questions build tiny"),
         (("ask", QUESTION, "--technique", "qb_rag", "--collection", "tiny"), "querywright questions build tiny"),
-        (("ask", QUESTION, "--technique", "qb_rag", "--collection", "tiny", "--engine", "bm25"), "'questions', but got 'bm25'"),
+        (("ask", QUESTION, "--technique", "qb_rag", "--collection", "tiny", "--engine", "bm25"), "but got 'bm25'"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_said_before_anything_is_asked(wrong, collection, server, monkeypatch, arguments, message):
@@ -187,7 +187,7 @@ def test_a_technique_searches_through_questions_and_brings_its_engine(ok, cli, a
     assert (done.data["passages"][0]["id"], len(done.data["passages"])) == ("p-salt", 4)
     assert done.data["steps"][0]["given"]["through"]["p-salt"] == WRITTEN["salt"]
     traced = cli("ask", QUESTION, "--technique", "qb_rag", "--trace", *fixed)
-    assert f"p-salt through: {WRITTEN['salt']}" in " ".join(traced.out.split())
+    assert f"p-salt matched through its question: {WRITTEN['salt']}" in " ".join(traced.out.split())
     done = ok(
         "evaluate", "qb_rag", "plain", "plain@questions", "qb_rag:match=hybrid,weight=1", "--data", questions,
         "--json", *fixed,

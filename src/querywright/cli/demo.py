@@ -49,7 +49,7 @@ def demo(
 ) -> None:
     """Choose a technique, then compile HCQR and ask it.
 
-    The technique is chosen for documents that no LM has read. HCQR is then compiled, saved, loaded, and asked a
+    The technique is chosen for documents that no LM has seen. HCQR is then compiled, saved, loaded, and asked a
     question. By default, a large LM's answers are replayed from a recording; --lm NAME sends the prompts to an LM
     instead.
 

@@ -119,8 +119,7 @@ def compare_command(
 
     The output shows where answers are lost, and the folder also gets every question's result. Closed book and oracle
     evidence run too if there is a reader and labeled evidence. To resume an interrupted run, run the same command
-    again; finished answers are cached. Arms that you evaluate later on the same questions and with the same options are
-    added to those in the folder.
+    again; finished answers are cached. To add arms to the folder later, use the same questions and options.
 
     Example: querywright compare plain@bm25 hyde artifacts/mine --data questions.jsonl --collection mine --out results
 

@@ -53,7 +53,7 @@ def index(
     Args:
         collection: Name of the collection.
         chunk_size: Maximum number of words in a passage when documents are split. Default: 150.
-        chunk_overlap: Maximum number of words that a passage repeats from the previous one if a paragraph is split.
+        chunk_overlap: Maximum number of words that a passage repeats from the previous passage if a paragraph is split.
             Default: 20.
         prune: Remove passages that are not in the source.
         workers: Number of Ray processes for embedding; needs the ray extra. Default: only this process.

@@ -39,9 +39,9 @@ def build(
 ) -> None:
     """Write questions for every passage and index the answered ones.
 
-    A judge decides whether a passage answers its questions. Passages whose questions are up to date cost nothing, and
-    the same command resumes an interrupted build. Questions are removed if their passage is no longer in the
-    collection.
+    A judge decides whether a passage answers its questions. Passages whose questions are up to date cost nothing.
+    Questions are removed if their passage is no longer in the collection. To resume an interrupted build, run the same
+    command again.
 
     Example: querywright questions build textbooks --lm openai/gpt-4o-mini --threads 16
 
@@ -120,7 +120,7 @@ def fill(
     """Find more passages that answer the indexed questions.
 
     The most similar pairs are judged, and the others are estimated. The results replace the results of any earlier
-    fill, even if there were more of them. If the estimates do not predict held-out judgments better than the judgments'
+    fill, even if the earlier fill had more pairs. If the estimates do not predict held-out judgments better than the judgments'
     mean does, they are rejected, and only the judged pairs are stored. Repeating the same fill costs nothing.
 
     Example: querywright questions fill textbooks --most 5000
@@ -158,8 +158,8 @@ def make_command(
     """Write a first labeled question set.
 
     The set contains questions, their answers, and the passages that contain the answers. A question is kept if its
-    answer is in its passages, and if an LM gives this answer when it reads all of them, but not when it reads none of
-    them or only one of two. The set is synthetic, so read it before you rely on a result. At most five passages are
+    passages contain the answer, and if an LM finds this answer with all of the passages, but not with none or with
+    only one of two. The set is synthetic, so read it before you rely on a result. At most five passages are
     tried per question.
 
     Example: querywright testset make mine --lm openai/gpt-4o-mini --out questions.jsonl
@@ -186,8 +186,8 @@ def rephrase_command(
 ) -> None:
     """Rephrase questions from a question index.
 
-    The passage to find is the one that the question was generated for. A rephrased question is dropped if it is already
-    in the index. Use a different LM from the one that wrote the index.
+    The correct passage is the passage that the original question was generated for. A rephrased question is dropped if
+    the index already contains it. Use a different LM than for the index.
 
     Example: querywright testset rephrase textbooks --out rephrased.jsonl
 
@@ -214,7 +214,7 @@ def out_of_distribution_command(
     """Write one new question per passage.
 
     The passage's stored questions must not already ask it. A question is kept if the judge finds the whole answer in
-    its passage. Use different LMs from the ones that wrote and judged the index.
+    its passage. Use different LMs than for writing and judging the index.
 
     Example: querywright testset out-of-distribution textbooks --out new.jsonl
 

@@ -31,7 +31,7 @@ class RewriteOptions:
 
     Args:
         collection: The collection to search.
-        metric: Retrieval metric that rewards a rewrite.
+        metric: Retrieval metric to use as the reward.
         sizes: Number of questions in train,dev,test. Default: 30%, 30%, and 40% of all.
         seed: Seed for the split and all random choices.
     """
@@ -104,8 +104,8 @@ def train_command(
     """Train a rewriter for a technique.
 
     The rewriter is trained on collected rewrites, then with reinforcement learning that rewards rewrites with better
-    retrieval. To resume an interrupted training run, run the same command again. Unless --knob max_passages is given,
-    10 passages are retrieved, or the number that the metric looks at.
+    retrieval. To resume an interrupted training run, run the same command again. Unless you set --knob
+    max_passages, 10 passages are retrieved, or more if the metric requires more.
 
     Example: querywright rewriter train rrr --data questions.jsonl --collection mine
     --pairs pairs.jsonl --out artifacts/mine

@@ -59,8 +59,7 @@ def serve(
     """Serve an artifact over HTTP.
 
     The server has an API, a web page for people, and metrics for Prometheus. Logs are JSON lines on standard output.
-    After Ctrl-C, the server stops when it has answered the running requests; after a second Ctrl-C, it stops
-    immediately.
+    After Ctrl-C, the server finishes running requests and stops; after a second Ctrl-C, the server stops immediately.
 
     Example: querywright serve artifacts/hcqr-sample
 
