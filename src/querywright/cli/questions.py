@@ -120,8 +120,9 @@ def fill(
     """Find more passages that answer the indexed questions.
 
     The most similar pairs are judged, and the others are estimated. The results replace the results of any earlier
-    fill, even if the earlier fill had more pairs. If the estimates do not predict held-out judgments better than the judgments'
-    mean does, they are rejected, and only the judged pairs are stored. Repeating the same fill costs nothing.
+    fill, even if the earlier fill had more pairs. If the estimates do not predict held-out judgments
+    better than the mean judgment, the estimates are rejected, and only the judged pairs are stored. Repeating the same
+    fill costs nothing.
 
     Example: querywright questions fill textbooks --most 5000
 
