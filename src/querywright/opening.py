@@ -214,7 +214,7 @@ class Experiment:
         if retriever is None and self.defaults.retriever is not None and not here:
             retriever = self.open_retriever(own.engine or "dense")
             self.notes.append(
-                f"{name} was compiled with {own.collection or 'a different retriever'}, which is missing here"
+                f"{name} was compiled with {own.collection or 'a different retriever'}, but runs with this retriever"
             )
         if own.lm != lm.model:
             self.notes.append(f"{name} was compiled for the LM {own.lm}")
@@ -477,7 +477,7 @@ def _scorable(
     if len(lacks) == len(metrics):
         wanting = "; ".join(f"{name} needs {lacking}" for name, lacking in lacks.items())
         raise InputError(
-            f"no metric can be scored: {wanting or 'there are no metrics'}; use questions with correct answers (and a "
+            f"no metric can be scored: {wanting or 'no metric was chosen'}; use questions with correct answers (and a "
             "reader) or with labeled evidence, or choose a judge with judge_lm="
         )
     return metrics, lacks

@@ -288,8 +288,8 @@ def _key(variable: str | None) -> str | None:
     key = None if variable is None else os.environ.get(variable)
     if variable is not None and not key:
         raise InputError(
-            f"the environment variable {variable!r} must contain an API key, but is not set; set it, or use a "
-            "different variable in the study file"
+            f"the environment variable {variable!r} must contain an API key, but is not set; set the "
+            "variable, or choose a different variable in the study file"
         )
     return key
 

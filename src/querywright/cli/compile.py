@@ -168,8 +168,8 @@ def show_compiled(tuned: Compilation, *, verbose: bool = False) -> None:
     show_slices(tuned.comparisons, tuned.slices)
     say(
         f"recommended: {tuned.recommended} (chosen on dev); demonstrations for the technique: "
-        f"{'none' if tuned.compiled.prompt == UNTUNED else 'yes'}, for the reader: "
-        f"{'yes' if tuned.reader_demos else 'none'}"
+        f"{'no' if tuned.compiled.prompt == UNTUNED else 'yes'}, for the reader: "
+        f"{'yes' if tuned.reader_demos else 'no'}"
     )
     can_gain = tuned.verdict != "gain" and tuned.program.technique.LM_STAGES
     advice = "; a stronger LM may do better (--lm openai/...)" if can_gain else ""

@@ -179,9 +179,9 @@ def calibrate_command(
     Grades from 1 to 4 are read as in LiveQA: for usefulness, 4 is ENTAILED, 3 is USEFUL, and 1 and 2 are NOT_USEFUL;
     for answerability, 4 is complete, 3 is partial, and 1 and 2 are none. If there is no correct answer, usefulness is
     judged without one. Intervals come from resampling questions. If cases name the systems that found a passage or
-    wrote an answer (arms), the judge's ranking of the systems is compared with people's ranking (Kendall's tau), because
-    tuning relies on this ranking. If a second person labeled cases (second_label), the agreement between the two people
-    is shown next to the judge's.
+    wrote an answer (arms), the judge's ranking of the systems is compared with people's ranking (Kendall's tau),
+    because tuning relies on this ranking. If a second person labeled cases (second_label), the agreement between the
+    two people is shown next to the judge's.
 
     Example: querywright judge calibrate usefulness --data liveqa-med --per-question 8
 
