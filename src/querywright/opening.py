@@ -214,7 +214,8 @@ class Experiment:
         if retriever is None and self.defaults.retriever is not None and not here:
             retriever = self.open_retriever(own.engine or "dense")
             self.notes.append(
-                f"{name} was compiled with {own.collection or 'a different retriever'}, but runs with this retriever"
+                f"{name} was compiled with {own.collection or 'a different retriever'}, but runs with the given "
+                "retriever"
             )
         if own.lm != lm.model:
             self.notes.append(f"{name} was compiled for the LM {own.lm}")

@@ -171,7 +171,7 @@ def test_compile_on_an_engine_and_ask_and_compare_it_also_over_passages_of_ones_
         "compare", "plain", "artifacts/hybrid", "--data", questions, "--out", "out", "--limit", "3", *elsewhere,
         *server.lm, width=200,
     )  # fmt: skip
-    assert f"hybrid was compiled with {collection}, but runs with this retriever" in " ".join(done.out.split())
+    assert f"hybrid was compiled with {collection}, but runs with the given retriever" in " ".join(done.out.split())
 
 
 def test_a_reranker_orders_what_was_found(ok, collection, server, longest):
