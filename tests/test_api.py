@@ -70,7 +70,7 @@ def test_the_whole_way(lm, server):
     assert "hcqr" in table.report("pages/compare.html").read_text(encoding="utf-8")
 
     assert table.facts["Questions"] == "24"
-    assert table.remarks[0] == "LM openai/scripted; mean in per cent with its 95 % interval"
+    assert table.remarks[0] == "LM openai/scripted; mean in percent with 95% interval"
 
     calls = len(server.requests)
     again = qw.compare(["plain", "rag_fusion", program], questions, retriever=index, lm=lm)
@@ -177,18 +177,18 @@ def test_splits_that_are_given_are_kept(lm):
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: qw.compare([3], QUESTIONS), "an arm is the name of a technique, the folder of an artifact.* got 3"),
+        (lambda: qw.compare([3], QUESTIONS), "not a valid arm: 3; pass a technique name"),
         (lambda: qw.resolve_lm("openai/x", api_base="http://[::1/v1"), "the LM URL is not valid"),
-        (lambda: qw.compare(["plain"], QUESTIONS), "plain searches; give retriever="),
+        (lambda: qw.compare(["plain"], QUESTIONS), "plain needs a retriever; pass retriever="),
         (lambda: qw.compare(["plain"], 3, retriever="shop"), "found int; expected a list of dicts .* a DataFrame"),
         (lambda: qw.compare(["plain"], [3], retriever="shop"), "row 1: found int; expected a dict, a dspy.Example"),
         (lambda: qw.compare(["closed_book"], QUESTIONS, lm=3), "an LM must be a dspy.LM or a name such as .* got 3"),
-        (lambda: qw.compile(3, QUESTIONS, retriever="shop"), "a technique is its name, such as hcqr.* got 3"),
+        (lambda: qw.compile(3, QUESTIONS, retriever="shop"), "a technique must be a name such as hcqr.* got 3"),
         (
             lambda: qw.compile("hcqr", QUESTIONS, retriever="shop", rounds=3),
-            "takes the settings objective.* trials.* but got rounds",
+            "accepts the settings objective.* trials.* but got rounds",
         ),
-        (lambda: qw.compile("hcqr", {"train": QUESTIONS}, retriever="shop"), "validation, test is missing among train"),
+        (lambda: qw.compile("hcqr", {"train": QUESTIONS}, retriever="shop"), "got train; add validation and test"),
         (lambda: qw.read_questions({"a": [], "b": []}), r"keys of the data .a, b., .* such as data\[.a.\]"),
     ],
 )

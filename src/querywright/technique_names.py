@@ -62,13 +62,13 @@ def technique_named(given: Any) -> type[Technique]:
     if isinstance(given, str):
         place, rest = split_code(given)
         if rest:
-            raise InputError(f"a technique in your code is FILE.py:NAME or MODULE:NAME, but got {given!r}")
+            raise InputError(f"a technique in your code must be FILE.py:NAME or MODULE:NAME, but got {given!r}")
         given, name = code_at(place), name_at(place)
     else:
         name = None
     if isinstance(given, Technique | RAG) or not callable(given):
         raise TechniqueError(
-            f"a technique is its name, such as hcqr, its class, or a dspy.Module or function, but got {given!r:.80}"
+            f"a technique must be a name such as hcqr, a class, a dspy.Module, or a function, but got {given!r:.80}"
         )
     technique = technique_from(given, name)
     register_technique(technique)

@@ -83,10 +83,10 @@ def test_an_artifact_searches_its_own_collection_and_is_diagnosed_by_it(ok, cli,
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("closed_book@bm25",), "closed_book does not search, so it has no engine; write closed_book"),
+        (("closed_book@bm25",), "closed_book does not search, so the arm cannot have an engine; use closed_book"),
         (("hyde@bm25",), "hyde searches with vectors"),
         (("plain", "--baseline", "no_such"), "no_such"),
-        (("hyde", "plain", "hyde"), "the arm 'hyde' is named twice"),
+        (("hyde", "plain", "hyde"), "the arm 'hyde' was passed twice"),
     ],
 )
 def test_what_cannot_be_compared_is_said_before_anything_is_asked(compared, server, arguments, message):
@@ -142,7 +142,7 @@ def test_what_lies_under_a_folder_is_listed(compared, ok, cli, artifact):
         ["plain", "plain@bm25"],
     )
     assert found[str(artifact)]["kind"] == "artifact"
-    assert "there is no folder 'no_such'" in cli("view", "no_such").err
+    assert "no such folder: 'no_such'" in cli("view", "no_such").err
 
 
 def test_the_artifact_that_was_named_is_the_baseline(compared, artifact):
@@ -161,7 +161,7 @@ def test_without_a_reader_or_a_metric_of_what_is_right_there_is_no_diagnosis(com
     assert (done.data["references"], done.data["diagnosis"], server.requests) == ([], None, [])
     done = compared("plain", "--metric", "decision_useful", "--limit", "2", "--json", out="other")
     assert done.data["diagnosis"] is None, done.err
-    assert any("no diagnosis, which needs accuracy or exact_match" in note for note in done.data["notes"])
+    assert any("no diagnosis: add the metric accuracy or exact_match" in note for note in done.data["notes"])
 
 
 def test_what_is_printed_fits_the_terminal_and_is_one_table_of_verdicts_and_a_sentence(compared):

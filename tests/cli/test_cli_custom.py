@@ -45,7 +45,7 @@ def test_programs_and_techniques_of_a_file_are_compared_with_the_built_in_ones(o
     assert found[arms[1]]["accuracy"]["value"] == 0.0  # it answers itself
     assert found[arms[2]]["recall"]["value"] > 0
     said = wrong("compare", "plain", *mine, "--limit", "6", "--out", "results", *server.lm)
-    assert "has the program 'own_programs.py:Keywords', which is imported only if you name it" in said
+    assert "includes your program 'own_programs.py:Keywords', but the arms do not" in said
 
 
 def test_a_program_is_compiled_saved_and_loaded_by_who_names_it(ok, wrong, mine, server):
@@ -63,11 +63,11 @@ def test_a_program_is_compiled_saved_and_loaded_by_who_names_it(ok, wrong, mine,
 @pytest.mark.parametrize(
     ("arm", "said"),
     [
-        ("nowhere.py:Keywords", "the program 'nowhere.py:Keywords' is not a MODULE:FUNCTION or FILE.py:FUNCTION"),
+        ("nowhere.py:Keywords", "cannot import the program 'nowhere.py:Keywords'"),
         ("own_programs.py:Nothing", "has no attribute 'Nothing'"),
         ("own_programs.py:index", "a program must be a dspy.Module or a function, but got ChromaRetriever"),
         ("json:loads", "json.loads must accept question=, and may accept options= and history=, but accepts "),
-        ("own_programs.py:Keywords@bm25", "only a technique takes an engine and knobs"),
+        ("own_programs.py:Keywords@bm25", "only a technique accepts an engine and knobs"),
     ],
 )
 def test_what_is_no_program_is_refused_before_anything_is_asked(wrong, mine, server, arm, said):

@@ -69,7 +69,7 @@ def test_calibrate_shows_table_figures_and_sentence(ok, data, server, sent, perf
         assert numbers[place] == sum(numbers) > 0
     flat = " ".join(done.out.split())
     for said in (
-        "47 judgments of 12 questions, 1 unreadable, 0 failed", "1.00 [1.00, 1.00]",
+        "47 judgments on 12 questions, 1 unreadable, 0 failed", "1.00 [1.00, 1.00]",
         "judge usefulness_without_answer (openai/scripted) compared with people on 12 questions: "
         "kappa 1.00 [1.00, 1.00], agreement 100%",
         "(n = 47; 1 unreadable)",
@@ -83,7 +83,7 @@ def test_calibrate_shows_table_figures_and_sentence(ok, data, server, sent, perf
 def test_calibrate_on_a_graded_folder_judges_without_gold_and_asks_nothing_twice(ok, cli, folder, server, perfect):
     server.reply = perfect
     first = ok("judge", "calibrate", "--data", folder, "--json", *server.lm)
-    assert "judged by usefulness_without_answer" in first.err
+    assert "so the judge is 'usefulness_without_answer'" in first.err
     assert first.data["table"] == [[12, 0, 0], [0, 6, 0], [0, 0, 6]]
     assert cli("judge", "calibrate", "--data", folder, "--json", *server.lm).data == first.data
     few = cli("judge", "calibrate", "--data", folder, "--limit", "3", "--per-question", "2", "--json", *server.lm)
@@ -156,13 +156,16 @@ def test_guidelines_are_frozen_for_every_arm_and_run(ok, collection, questions, 
     ("arguments", "parts"),
     [
         (("calibrate", "nobody", "--data", "cases.jsonl"), ["unknown judge 'nobody'", "usefulness, "]),
-        (("calibrate", "--data", "some.jsonl"), ["1 of 2 cases have no right answer", "usefulness_without_answer"]),
+        (
+            ("calibrate", "--data", "some.jsonl"),
+            ["cases without a correct answer: 1 of 2", "usefulness_without_answer"],
+        ),
         (("calibrate", "--data", "cases.jsonl", "--out", "cases.jsonl"), ["cases.jsonl"]),
         (("evaluate", "--judge", "usefulness", "--judge", "usefulness"), ["was passed twice"]),
         (("evaluate", "--judge", "coverage"), ["pass --guidelines"]),
         (
             ("evaluate", "--judge", "usefulness", "--guidelines", "x.json"),
-            ["the judge coverage reads guidelines", "leave --guidelines out"],
+            ["used only by the judge 'coverage'", "omit --guidelines"],
         ),
     ],
 )

@@ -58,7 +58,7 @@ def test_labels_are_corrected_by_hand_and_a_further_run_adds_what_is_missing(
     assert len(more) == len(server.requests) > len(made)
     assert {one["question_id"] for one in more if one["by"] == "person"} == {one["question_id"] for one in corrected}
     assert [one["label"] for one in more if one["by"] == "person"] == ["ENTAILED"] * 3
-    assert " ".join(again.out.split()).endswith("use the file with --labels labels.jsonl")
+    assert " ".join(again.out.split()).endswith("pass the file with --labels labels.jsonl")
 
     held = cli("judge", "calibrate", "--data", "labels.jsonl", "--json", *server.lm)
     assert (held.data["n"], held.data["labels"], held.data["table"]) == (
@@ -102,7 +102,7 @@ def test_what_a_judge_said_that_cannot_be_read_is_counted_and_asked_for_again(la
     said = json.dumps({"reason": "It says so.", "label": "USEFUL"})
     server.reply = lambda body: said if len(server.requests) <= 3 else "I like turtles."
     done = label("--depth", "1", "--threads", "1", "--max-unreadable", "0.9")
-    assert "15 answers of the judge could not be read, so their passages have no label" in " ".join(done.out.split())
+    assert "answers from the judge that could not be read: 15" in " ".join(done.out.split())
     assert [one["label"] for one in read(tmp_path / "labels.jsonl")].count(None) == 15
     server.reply = lambda body: said
     done = label("--depth", "1", "--json")

@@ -77,7 +77,7 @@ def test_a_file_that_does_not_hold_pairs_is_not_replaced(collect: Any) -> None:
     ("options", "said"),
     [
         (["--lr", "0"], "lr must be more than 0"),
-        (["--sizes", "20,0,10"], "--sizes takes numbers of 1 or more"),
+        (["--sizes", "20,0,10"], "--sizes must be three positive integers"),
         (["--pairs", "missing.jsonl"], "cannot read 'missing.jsonl'"),
     ],
 )

@@ -52,7 +52,7 @@ def test_help_names_every_command_and_the_exit_statuses(cli, narrow):
     shown = cli("--help")
     places = [shown.out.index(f"│ {name} ") for name in main.COMMANDS]
     assert (shown.status, places) == (0, sorted(places))
-    assert "3 the run was stopped" in " ".join(shown.out.split())
+    assert "3 stopped (outage" in " ".join(shown.out.split())
     for arguments, said in (([], "techniques"), (["study"], "resume")):  # no command is no command
         shown = cli(*arguments)
         assert (shown.status, said in shown.out) == (2, True)
@@ -86,7 +86,7 @@ def test_wrong_usage_is_2_and_a_few_lines_on_standard_error(cli, line, said):
     assert len(done.err.splitlines()) <= 3
     assert done.err.startswith("error: ")
     assert said in done.err
-    assert "see querywright" in done.err
+    assert "for usage, run querywright" in done.err
 
 
 def test_the_module_is_the_command():

@@ -117,9 +117,9 @@ def test_ctrl_c_ends_all_workers_and_the_command_that_it_names_goes_on(
     assert stopped.status == 130
     assert "Traceback" not in stopped.text
     assert studies.alive(processes) == []
-    named = next(line for line in stopped.err.splitlines() if "to resume: querywright " in line)
+    named = next(line for line in stopped.err.splitlines() if "to resume, run: querywright " in line)
     server.delay = 0.0
-    ok(*named.partition("to resume: querywright ")[2].split())
+    ok(*named.partition("to resume, run: querywright ")[2].split())
     assert studies.asked_twice(server.requests) <= 2 * workers
     same(out, whole)
 

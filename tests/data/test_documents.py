@@ -286,7 +286,7 @@ def test_the_command_takes_sizes_and_says_what_was_lost(folder, tmp_path, capsys
         == run(["index", "mine", "sample", "--chunk-size", "50", *home])
         == 2
     )
-    assert "--chunk-size and --chunk-overlap are for documents" in capsys.readouterr().err
+    assert "--chunk-size and --chunk-overlap apply only to documents" in capsys.readouterr().err
 
 
 def test_a_changed_file_replaces_its_passages_and_the_others_stay(folder, tmp_path):

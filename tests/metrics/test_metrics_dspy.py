@@ -145,7 +145,7 @@ def test_a_measure_of_the_first_k_passages_is_named_with_its_depth(name, ids, va
 
 @pytest.mark.parametrize("name", ["recall@", "recall@0", "recall@1001", "accuracy@5", "bleu", "recall@²"])
 def test_a_metric_that_is_none_is_refused(name):
-    with pytest.raises(InputError, match=f"unknown metric '{name}'.*; there are: accuracy.*recall@K.*1 to 1000"):
+    with pytest.raises(InputError, match=f"unknown metric '{name}'.*; available: accuracy.*recall@K.*1 to 1000"):
         metric_named(name)
 
 

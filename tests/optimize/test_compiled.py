@@ -71,8 +71,8 @@ def test_the_terminal_says_what_came_of_it(compiled, world, make_lm, capsys):
     )
     show_compiled(replace(tuned, reader_check=tuple(world.questions[:5])))
     text = " ".join(capsys.readouterr().out.split())
-    assert f"{compiled.sentence}; a stronger LM may change that" in text
-    assert "closed book and oracle evidence were evaluated on 5 further questions" in text
+    assert f"{compiled.sentence}; a stronger LM may do better" in text
+    assert "additional questions for closed book and oracle evidence: 5" in text
     assert all(f"{one.test.wins} : {one.test.losses}" in text for one in compiled.comparisons)
     assert all(one.sentence not in text for one in compiled.comparisons)
     changed = {
@@ -84,9 +84,9 @@ def test_the_terminal_says_what_came_of_it(compiled, world, make_lm, capsys):
     assert "So it is" in text
     assert all(one.sentence in text for one in compiled.comparisons)
     assert "a stronger LM" not in text
-    assert "left out, no question could be scored: trial 9, trial 8" in text
-    assert "no prompts of demos_2: nothing to show" in text
-    assert f"the best of {len(compiled.arms)} arms has 100.0 on dev, where it was chosen" in text
+    assert "left out (no question could be scored): trial 9, trial 8" in text
+    assert "could not create the prompts 'demos_2': nothing to show" in text
+    assert f"the best of {len(compiled.arms)} arms scored 100.0 on dev, where it was chosen" in text
 
 
 def test_what_is_saved_says_how_it_was_made_and_what_it_answers(

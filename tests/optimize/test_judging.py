@@ -195,12 +195,12 @@ def resave(file, change):
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"judge": "nobody"}, "unknown judge 'nobody'; there are: usefulness"),
+        ({"judge": "nobody"}, "unknown judge 'nobody'; available: usefulness"),
         ({"format": 9}, "field format"),
         ({"predictors": {}}, r"has the predictors \['label'\], but the file has \[\]"),
         ({"api_key": "x"}, "field api_key"),
         ({"calibration": {"n": 3}}, "rerun the calibration"),
-        ({"sha256": "0"}, "it was changed after it was written"),
+        ({"sha256": "0"}, "was changed after it was written"),
     ],
 )
 def test_a_judge_of_another_form_or_that_was_edited_is_refused(change, match, tmp_path):
@@ -215,7 +215,7 @@ def test_a_judge_that_is_not_there_or_cut_off(tmp_path):
         load_judge(tmp_path / "none")
     file = save_judge(tmp_path / "j", AnswerabilityJudge(), None)
     file.write_text(file.read_text()[:-30])
-    with pytest.raises(ArtifactError, match=r"judge\.json: it is not valid JSON"):
+    with pytest.raises(ArtifactError, match=r"judge\.json: not valid JSON"):
         load_judge(file)
 
 

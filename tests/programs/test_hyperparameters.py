@@ -69,7 +69,7 @@ def test_knobs_are_a_mapping_that_is_checked_as_a_whole():
     with pytest.raises(TechniqueError, match="weight must be a number from 0 to 4, but got 9"):
         knobs.update({"top_k": 7, "weight": 9})
     assert knobs["top_k"] == 9
-    with pytest.raises(TechniqueError, match=r"^unknown knob 'topk' \(did you mean top_k\?\); there are: top_k"):
+    with pytest.raises(TechniqueError, match=r"^unknown knob 'topk' \(did you mean top_k\?\); available: top_k"):
         Knobs(ALL, {"topk": 3})
     knobs.load_state({"top_k": 9})  # saved before the others existed
     assert dict(knobs) == {"top_k": 9, "weight": 0.5, "keep": True, "fusion": "rrf", "size": 2}

@@ -42,7 +42,7 @@ def test_make_program(retriever):
     program = make_program("plain", retriever, reader="multiple_choice", max_passages=7)
     assert (type(program.technique), type(program.reader)) == (PlainRetrieval, MultipleChoiceReader)
     assert (program.technique.retriever, program.technique.knobs["max_passages"]) == (retriever, 7)
-    with pytest.raises(TechniqueError, match=r"^unknown technique 'hyd' \(did you mean hyde\?\); there are: closed_b"):
+    with pytest.raises(TechniqueError, match=r"^unknown technique 'hyd' \(did you mean hyde\?\); available: closed_b"):
         technique_class("hyd")
     for arguments, message in (({"reader": "long"}, "unknown reader 'long'"), ({"top_k": 3}, "unknown knob 'top_k'")):
         with pytest.raises(TechniqueError, match=message):

@@ -46,7 +46,7 @@ def bicycles(home, build):
     ("where", "said"),
     [
         ({"year": "2023"}, "'year' has numbers such as 2022, 2024, 2023"),
-        ({"yaer": 2023}, r"no passage has the metadata key 'yaer' \(did you mean year\?\); there are: kind, new, year"),
+        ({"yaer": 2023}, r"no passage has the metadata key 'yaer' \(did you mean year\?\); available: kind, new, year"),
         ({"new": "true"}, "'new' has Booleans such as"),
         ({"new": 1}, "'new' has Booleans such as"),
         ({"kind": "Wheels"}, """'kind' has strings such as .*match {"kind": "Wheels"}: 0"""),

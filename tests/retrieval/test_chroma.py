@@ -152,7 +152,7 @@ DAMAGES = {
     "rows deleted": (lambda f: sql(f, "DELETE FROM embeddings WHERE id % 2 = 0"), "damaged or missing"),
     "passages edited": (lambda f: flip(f / "generation-1/passages.jsonl"), "of the collection 'books' is damaged"),
     "passages deleted": (lambda f: (f / "generation-1/passages.jsonl").unlink(), "collection 'books' is missing"),
-    "manifest edited": (edit_manifest, "its checksum does not match"),
+    "manifest edited": (edit_manifest, "wrong checksum"),
     "manifest cut": (lambda f: os.truncate(f / "manifest.json", 100), "manifest of the collection 'books' is damaged"),
     "all deleted": (lambda f: shutil.rmtree(f / "generation-1"), "the files of the collection 'books' are missing"),
 }

@@ -162,7 +162,7 @@ def test_a_collection_is_what_every_entrance_takes(tmp_path, embedder):
     with pytest.raises(InputError, match=r'filter {"topic": "none"} matches 0 of 3 .* metadata key \'topic\''):
         qw.evaluate("plain", rows, where={"topic": "none"}, **options)
     assert (table.count(), table.metadata) == (3, None)
-    with pytest.raises(InputError, match="where= filters a collection, but the retriever is"):
+    with pytest.raises(InputError, match="where= works only with a collection, but got the retriever"):
         qw.evaluate("plain", rows, **options | {"retriever": as_retriever(table)}, where={"a": 1})
 
 
@@ -174,7 +174,7 @@ def test_a_server_two_clients_at_once_and_its_end(server, fill):
         lists = list(pool.map(lambda n: both[n % 2].search([f"What pumps blood? {n}", "hot tea"], 2), range(40)))
     assert {one[0][0].passage.text for one in lists} == {TEXTS["heart"]}
     assert {one[1][0].passage.text for one in lists} == {TEXTS["tea"]}
-    with pytest.raises(CollectionError, match="there are: langchain, llamaindex"):
+    with pytest.raises(CollectionError, match="available: langchain, llamaindex"):
         ChromaRetriever(f"{address}#lang")
     with pytest.raises(CollectionError, match=r"has the collections langchain, llamaindex; choose one with .*#NAME"):
         ChromaRetriever(address)

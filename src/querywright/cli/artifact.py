@@ -18,7 +18,7 @@ from cyclopts import Parameter
 from querywright.cli import options as opt
 from querywright.cli.show import emit, one_line, progress, say, show_facts, show_table
 
-ArtifactFolder = Annotated[Path, Parameter(help="The folder that querywright compile wrote.")]
+ArtifactFolder = Annotated[Path, Parameter(help="An artifact folder from querywright compile.")]
 
 DIFFERS = 2
 """Exit status if a check fails."""
@@ -62,7 +62,7 @@ def verify_command(
     Example: querywright artifact verify artifacts/hcqr --digest sha256:...
 
     Args:
-        digest: The digest that the artifact must have; artifact show prints it.
+        digest: Required digest of the artifact, as printed by artifact show.
     """
     from querywright.optimize.artifacts.verify import passed, verify
 
@@ -131,7 +131,7 @@ def _show_scores(rows: Iterable[tuple[str, Mapping[str, str], Mapping[str, Any]]
         for name, more, scores in told
     ]
     if table:
-        show_table("On test, evaluated once; mean and 95 % interval", table)
+        show_table("Test results (evaluated once): mean with 95% interval", table)
 
 
 def _percent(score: Mapping[str, Any] | None) -> str:

@@ -87,7 +87,7 @@ def show_facts(facts: Mapping[str, Any], indent: int = 0, *, lines: bool = False
         else:
             text = written(value)
             if len(text) > LONGEST_VALUE:
-                text = f"{text[:LONGEST_VALUE]} ... ({len(text)} characters; --json has all)"
+                text = f"{text[:LONGEST_VALUE]} ... ({len(text)} characters; use --json to see all)"
             say(f"{one_line(name)}: {text if lines else one_line(text)}", indent=indent, hang=HANG)
 
 
@@ -140,7 +140,7 @@ def show_verdicts(comparisons: Sequence[Any], *, verbose: bool, sentence: bool =
 
     if not comparisons:
         return
-    title = f"compared with {in_words(comparisons[0].other)}: difference in points with its 95 % interval, p by Holm"
+    title = f"compared with {in_words(comparisons[0].other)}: difference in points with 95% interval, Holm-corrected p"
     show_table(title, verdict_rows(comparisons))
     for line in (one.sentence for one in comparisons) if verbose else ():
         say(line)
@@ -154,7 +154,9 @@ def show_slices(comparisons: Sequence[Any], slices: Sequence[Any]) -> None:
 
     if not slices:
         return
-    show_table("by slice (questions): mean in per cent with its 95 % interval, p by Holm", slice_rows(slices))
+    show_table(
+        "by slice (number of questions): mean in percent with 95% interval, Holm-corrected p", slice_rows(slices)
+    )
     if sentence := known_sentence(comparisons, slices):
         say(sentence, style="bold")
 

@@ -52,7 +52,7 @@ def test_a_study_is_opened_with_its_data_and_techniques_that_compare_options_nee
         read_data(study_of({"hyde": {}}, sizes=[4, 5, 6], reader_check=1000))
     file = tmp_path / "questions.jsonl"
     file.write_text("".join(json.dumps({"question": f"Who {n}?", "answer": "x"}) + "\n" for n in range(9)))
-    with pytest.raises(DataError, match=r"options .required for the reader multiple_choice"):
+    with pytest.raises(DataError, match=r"options .required for the 'multiple_choice' reader"):
         read_data(study_of({"hcqr": {}}, questions=str(file), reader="multiple_choice", objectives=["accuracy"]))
     with pytest.raises(InputError, match="labeled evidence"):
         read_data(study_of({"hyde": {}}, questions=str(file)))
