@@ -71,6 +71,12 @@ Log = Annotated[
 ]  # fmt: skip
 Arms = Annotated[tuple[str, ...], Parameter(metavar="ARM...", show_default=False), checked("arms:check_arm")]
 Technique = Annotated[str, checked("technique_names:check_technique")]
+OwnTechnique = Annotated[
+    str | None,
+    Parameter(
+        name="--technique", metavar="FILE.py:NAME", help="The code of the artifact's technique if it is not built in."
+    ),
+]
 Engine = Annotated[Name, checked("retrieval.engines:check_engine")]
 Reader = Annotated[
     Name, checked("arms:check_reader"),
