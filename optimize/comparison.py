@@ -35,6 +35,7 @@ from querywright.optimize.slices import SliceResult, check_known, known_sentence
 from querywright.programs import RAG, OracleEvidence, technique_class
 from querywright.programs.readers import Reader
 from querywright.progress import part
+from querywright.retrieval.engines import opened
 
 CLOSED_BOOK, ORACLE = "closed book", "oracle evidence"
 
@@ -77,6 +78,7 @@ class Comparison(Results):
             there is none.
         options: By program name, whether its search uses the options; empty if no question has options.
         slices: Results by slice, if columns were named.
+        programs: By program name, the engine and the knobs, such as ``engine dense, max_passages=5``.
         settings: The comparison's inputs as plain data: settings, baseline, texts of the programs, and a digest of the
             questions.
     """
@@ -97,6 +99,7 @@ class Comparison(Results):
     slices: tuple[SliceResult, ...] = ()
     second: str = ""
     options: Mapping[str, bool] = field(default_factory=dict)
+    programs: Mapping[str, str] = field(default_factory=dict, repr=False)
     settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
@@ -120,9 +123,8 @@ class Comparison(Results):
     @property
     def verdict(self) -> str:
         """The verdict in one sentence, including gains that are shown only on questions that the LM knows."""
-        return "; ".join(
-            filter(None, [verdict_sentence(self.comparisons), known_sentence(self.comparisons, self.slices)])
-        )
+        said = verdict_sentence(self.comparisons, self.programs)
+        return "; ".join(filter(None, [said, known_sentence(self.comparisons, self.slices)]))
 
     @property
     def labelled_by(self) -> str:
@@ -324,7 +326,15 @@ def compare(
         second=second,
         options=options,
         slices=sliced,
+        programs={name: _configuration(one) for name, one in arms.items()},
     )  # fmt: skip
+
+
+def _configuration(program: RAG) -> str:
+    """Return a program's engine and knobs in words."""
+    engine = opened(program.technique.retriever)["engine"]
+    knobs = [f"{name}={value}" for name, value in program.technique.knobs.items()]
+    return ", ".join([*([f"engine {engine}"] if engine else []), *knobs])
 
 
 def read_settings(folder: str | Path) -> dict[str, Any]:

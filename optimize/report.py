@@ -80,7 +80,7 @@ def comparison_page(
     if diagnosis is not None:
         metric = diagnosis.metric
         drawn["stages"] = [figures.stages(compared, diagnosis)]
-    said = verdict_sentence([one for one in compared.comparisons if one.metric == metric])
+    said = verdict_sentence([one for one in compared.comparisons if one.metric == metric], compared.programs)
     said = said or f"there is no program to compare with {in_words(compared.baseline)}"
     kind = kind or ("compilation" if outcome else "comparison")
     outcome = outcome.rstrip(".") or said[0].upper() + said[1:]

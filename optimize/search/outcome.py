@@ -268,7 +268,8 @@ def verdict_of(
             "change this recommendation",
         )
     held = [one for one in comparisons if (one.arm, one.other) == (best, BASELINE)]
-    return verdict_on({one.metric: one.test for one in held if one.metric in objective.metrics})
+    tests = {one.metric: one.test for one in held if one.metric in objective.metrics}
+    return verdict_on(tests, chosen.winner.arm.in_words)
 
 
 def _references(search: Search, plain: ArmConfig) -> dict[str, RAG]:
