@@ -55,13 +55,6 @@ class ArmConfig:
         """A hash that is the same for equal arms."""
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
 
-    @property
-    def in_words(self) -> str:
-        """The technique with its engine, knobs, and writer, as in ``hyde, engine dense, max_passages=5``."""
-        knobs = [f"{name}={value}" for name, value in self.knobs.items()]
-        writer = [] if self.writer is None else [f"writer {self.writer}"]
-        return ", ".join([self.technique, f"engine {self.engine}", *knobs, *writer])
-
     def to_json(self) -> dict[str, Any]:
         """Return the arm as a JSON object."""
         return asdict(self)

@@ -44,6 +44,7 @@ def test_it_is_a_table_a_page_and_is_drawn_in_a_notebook(compiled, read_page, tm
     assert compiled.to_pandas().groupby("arm")["decision_useful"].mean()["hcqr compiled"] == 1.0
     page = read_page(compiled.report(tmp_path / "compiled.html").read_text("utf-8"))
     page.check()
+    assert page.json("report-summary")["metric"] == "decision_useful"
     assert page.parts["Verdict"].startswith(f"{compiled.sentence}.")
     assert all(one.sentence in page.text for one in compiled.comparisons)
     assert "Questions" not in page.parts

@@ -105,7 +105,8 @@ def follow_labels(
             if len(matched.get(id, ())) > 1:
                 tell(
                     f"warning: question {question.in_words}: the labeled passage {id!r} was split into "
-                    f"{len(matched[id])} passages, and finding any of them is enough; check which passage answers the question"
+                    f"{len(matched[id])} passages, and finding any of them is enough; check which passage answers "
+                    "the question"
                 )
             if moved.get(id) == ():
                 text = " ".join(former[id].text.split())[:_BEGINNING]
