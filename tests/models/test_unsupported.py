@@ -9,7 +9,7 @@ import dspy
 import pytest
 from dspy.utils.exceptions import LMError, LMInvalidRequestError
 
-from querywright.errors import InputError
+from querywright.errors import InputError, ModelError
 from querywright.models.adapter import PromptAdapter
 from querywright.models.budget import Budget
 from querywright.models.circuit_breaker import Limits
@@ -280,6 +280,12 @@ def test_with_structured_on_a_refused_schema_is_an_error(remote):
     strict, _ = remote(GOOD, api_base=server.url, limits={"structured": "on"})
     with pytest.raises(LMInvalidRequestError, match=r"is not supported\. With --structured on .* use auto or off"):
         ask(strict)
+
+
+@pytest.mark.parametrize("structured", ["on", "auto"])
+def test_a_model_of_an_unknown_provider_stays_unknown(structured):
+    with pytest.raises(ModelError, match="unknown LM 'nobody/x'"):
+        resolve_lm("nobody/x", api_key="x", limits=Limits(structured=structured))
 
 
 def test_a_value_of_structured_that_does_not_exist_is_refused():

@@ -160,10 +160,10 @@ class RemoteEngine:
         self.secrets = secrets_of(lm.kwargs.get("api_key"))
         params, is_supported = frozenset(lm.supported_params), bool(lm.supports_response_schema)
         is_unlisted = not (is_supported or _is_listed(*lm.model.partition("/")[::2]))
-        self._tries_schema = structured == "auto" and is_unlisted and bool(params) and _is_chat_model(lm)
+        self._tries_schema = structured == "auto" and is_unlisted and _is_chat_model(lm)
         self._untried_format = {"type": "json_object"} if "response_format" in params else None
-        self.supports_response_schema = structured != "off" and (is_supported or self._tries_schema)
-        if structured == "on" or self._tries_schema:
+        self.supports_response_schema = structured != "off" and is_supported
+        if params and (structured == "on" or self._tries_schema):  # a model without any parameters is unknown
             self.supports_response_schema, params = True, params | {"response_format"}
         self.supported_params = params - {"response_format"} if structured == "off" else params
         self._lm: Any = lm.copy(num_retries=0)
