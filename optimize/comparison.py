@@ -29,12 +29,13 @@ from querywright.optimize.evaluate import (
     stands,
 )
 from querywright.optimize.judging import judge_notes
-from querywright.optimize.results import PLAIN, PairedComparison
+from querywright.optimize.results import PLAIN, PairedComparison, configuration
 from querywright.optimize.significance import against, verdict_sentence
 from querywright.optimize.slices import SliceResult, check_known, known_sentence, slice_results
 from querywright.programs import RAG, OracleEvidence, technique_class
 from querywright.programs.readers import Reader
 from querywright.progress import part
+from querywright.retrieval.engines import opened
 
 CLOSED_BOOK, ORACLE = "closed book", "oracle evidence"
 
@@ -77,6 +78,8 @@ class Comparison(Results):
             there is none.
         options: By program name, whether its search uses the options; empty if no question has options.
         slices: Results by slice, if columns were named.
+        programs: By program name, the engine and the knobs that differ from their defaults, such as ``engine dense,
+            max_passages=5``.
         settings: The comparison's inputs as plain data: settings, baseline, texts of the programs, and a digest of the
             questions.
     """
@@ -97,6 +100,7 @@ class Comparison(Results):
     slices: tuple[SliceResult, ...] = ()
     second: str = ""
     options: Mapping[str, bool] = field(default_factory=dict)
+    programs: Mapping[str, str] = field(default_factory=dict, repr=False)
     settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
@@ -120,9 +124,8 @@ class Comparison(Results):
     @property
     def verdict(self) -> str:
         """The verdict in one sentence, including gains that are shown only on questions that the LM knows."""
-        return "; ".join(
-            filter(None, [verdict_sentence(self.comparisons), known_sentence(self.comparisons, self.slices)])
-        )
+        said = verdict_sentence(self.comparisons, self.programs)
+        return "; ".join(filter(None, [said, known_sentence(self.comparisons, self.slices)]))
 
     @property
     def labelled_by(self) -> str:
@@ -176,6 +179,7 @@ class Comparison(Results):
         notes: Sequence[str] = (),
         outcome: str = "",
         command: str = "",
+        metric: str = "",
     ) -> Path:
         """Write the page of the comparison atomically, and return the file.
 
@@ -190,6 +194,7 @@ class Comparison(Results):
             notes: What to know before trusting a number, in addition to ``self.notes``.
             outcome: The outcome in a sentence.
             command: The command that reruns the comparison.
+            metric: The metric on which the page opens. Default: the first metric of the comparison.
         """
         from querywright.optimize.report import comparison_page
 
@@ -199,7 +204,7 @@ class Comparison(Results):
         told: Any = {"title": title, "facts": {**self.facts, **(facts or {})}, "outcome": outcome, "command": command}
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(path, comparison_page(compared, notes=notes, **told))
+        write_file(path, comparison_page(compared, notes=notes, metric=metric, **told))
         return path
 
     def _told(self) -> tuple[Sequence[Evaluation], Sequence[str], Sequence[Question]]:
@@ -324,6 +329,10 @@ def compare(
         second=second,
         options=options,
         slices=sliced,
+        programs={
+            name: configuration(type(one), opened(one.retriever)["engine"], one.knobs)
+            for name, one in ((name, program.technique) for name, program in arms.items())
+        },
     )  # fmt: skip
 
 

@@ -81,6 +81,8 @@ def technique_class(name: str) -> type[Technique]:
         TechniqueError: There is no such technique.
     """
     if name not in TECHNIQUES:
+        if name.endswith(".py"):
+            raise TechniqueError(f"{name!r} is a file; name a technique or program in it, as in {name}:NAME")
         raise TechniqueError(unknown("technique", name, TECHNIQUES))
     return TECHNIQUES[name]
 

@@ -45,6 +45,8 @@ _MODELS: Mapping[str, type[BaseModel]] = {
     "budget": BudgetSpec,
 }
 
+_SEARCH = "; all searches every searchable knob of the technique, and named only the knobs with values under knobs"
+
 Spec = TypeVar("Spec", bound=SearchSpec)
 
 
@@ -89,7 +91,8 @@ def _problems(error: ValidationError, data: Mapping[str, Any], whole: type[BaseM
         elif missing:
             said = "is missing; add this key"
         elif kind != "value_error":
-            said = f"{said}, but got {shortened(one['input'])}"
+            meaning = _SEARCH if fnmatchcase(where, "techniques.*.search") else ""
+            said = f"{said}, but got {shortened(one['input'])}{meaning}"
         found[where] = f"{where}: {said.removeprefix('value error, ')}"
     return list(found.values())
 

@@ -282,6 +282,7 @@ def study_html(snapshot: Snapshot) -> str:
         command=str(outcome["command"]),
         template="study.html",
         kind="study",
+        metric=aims[0].metrics[0],
         study=outcome,
         aim=aims[0],
         best=trial_table(ranked(trials, aims[0]), aims),

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from querywright.errors import InputError
 from querywright.files import write_file
-from querywright.models.circuit_breaker import LONGEST, Limits
+from querywright.models.circuit_breaker import LONGEST, Limits, Structured
 from querywright.models.postgres import SCHEMES
 from querywright.optimize.search.checks import read_search, shortened
 from querywright.optimize.search.spec import Json, SearchSpec, StrictModel, checked, once
@@ -102,6 +102,8 @@ class StudySpec(SearchSpec):
         timeout: Timeout for a call to a remote LM, including its complete answer, in seconds. Default 60.
         max_tokens: Maximum number of tokens in a remote LM's answer, including its reasoning. Default 1000, or 16000
             for OpenAI's reasoning models.
+        structured: Whether requests to a remote LM contain a JSON schema: ``on``, ``off``, or ``auto`` (if the server
+            supports one). Default ``auto``.
     """
 
     questions: str
@@ -126,12 +128,13 @@ class StudySpec(SearchSpec):
     max_unreadable: float | None = Field(default=None, ge=0, lt=1)
     timeout: float | None = Field(default=None, gt=0, le=LONGEST)
     max_tokens: int | None = Field(default=None, ge=1)
+    structured: Structured = "auto"
 
     @property
     def limits(self) -> Limits:
         """The limits on calls to the LMs."""
         given = {"timeout": self.timeout, "max_unreadable": self.max_unreadable, "max_tokens": self.max_tokens}
-        return Limits.where(**given, at_once=self.threads)
+        return Limits.where(**given, structured=self.structured, at_once=self.threads)
 
     @property
     def writer_names(self) -> tuple[str, ...]:

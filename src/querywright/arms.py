@@ -20,6 +20,7 @@ import dspy
 
 from querywright.errors import InputError, unknown
 from querywright.optimize.artifacts.files import Artifact, read_artifact
+from querywright.optimize.program_state import technique_of
 from querywright.programs import (
     RAG,
     READERS,
@@ -120,7 +121,7 @@ class Arm:
             return cls._of_code(given, defaults)
         if isinstance(given, os.PathLike) or (isinstance(given, str) and is_folder(given)):
             artifact = read_artifact(Path(given))
-            technique, reader = technique_class(artifact.manifest.technique), artifact.manifest.reader
+            technique, reader = technique_of(artifact.manifest.technique), artifact.manifest.reader
             writer = defaults.writer_lm if technique.LM_STAGES else None
             return cls(
                 technique=technique, text=spelled(os.fspath(given)), writer=writer, reader=reader, artifact=artifact
@@ -150,6 +151,7 @@ class Arm:
         if isinstance(found, Technique | RAG):
             return replace(cls.of(found, defaults), text=text)
         technique = technique_from(found, name_at(code))
+        register_technique(technique)  # an artifact of it may be a later arm
         return cls(technique=technique, text=text, program=technique(**_budget(defaults)))
 
     @classmethod
@@ -266,7 +268,7 @@ def _budget(defaults: ArmDefaults) -> dict[str, Any]:
 
 def is_folder(name: str) -> bool:
     """Return whether an arm is an artifact folder and not a technique."""
-    if names_code(name):
+    if names_code(name) or name.endswith(".py"):
         return False
     return os.sep in name.partition(":")[0] or os.path.isfile(os.path.join(name, "manifest.json"))
 

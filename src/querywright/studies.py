@@ -66,7 +66,7 @@ _FILE_FORM = frozenset({"engines", "knobs", "search", "prompts"})
 
 _logger = logging.getLogger(__name__)
 
-_CHANGES = sorted({*SearchSpec.model_fields, "reader_check", "timeout", "max_tokens", "max_unreadable"})
+_CHANGES = sorted({*SearchSpec.model_fields, "reader_check", "timeout", "max_tokens", "max_unreadable", "structured"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

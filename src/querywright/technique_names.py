@@ -51,6 +51,22 @@ def check_technique(name: str) -> None:
         technique_class(name)
 
 
+def import_technique(place: str | None) -> None:
+    """Register a technique in the user's code, so that artifacts can name it. If None, do nothing.
+
+    Raises:
+        InputError: ``place`` is not a location in the user's code.
+    """
+    if place is None:
+        return
+    if not names_code(place):
+        raise InputError(
+            f"an artifact has its own technique, but --technique is {place!r}; remove --technique, or, if the "
+            "artifact's technique is in your code, give FILE.py:NAME"
+        )
+    technique_named(place)
+
+
 def technique_named(given: Any) -> type[Technique]:
     """Return the technique for a name, a location in the user's code, a class, or a program, and register it.
 

@@ -97,7 +97,7 @@ def test_labels_become_evidence_and_those_of_something_else_are_refused(tmp_path
     assert (second.evidence, second.assessors) == ({}, {})
     check_labels([first, second], {"p1", "p2"})
     check_labels([first, second], {"p1"})
-    with pytest.raises(DataError, match=r"a different collection.*\n.*'q1': labeled passages .*'p2'.*2 of 2"):
+    with pytest.raises(DataError, match=r"a different collection.*\n.*'q1' .*: labeled passages .*'p2'.*2 of 2"):
         check_labels([first, second], {"p3"})
     path.write_text(json.dumps({"question_id": "zz", "passage_id": "p", "label": "USEFUL"}))
     with pytest.raises(DataError, match=r"different questions: .* \['zz'\] is in the data \(questions: 2\)"):

@@ -274,8 +274,8 @@ def test_evidence_that_is_not_in_the_collection_is_told():
     ]
     (line,) = check_evidence(questions, ["a", "b"])
     assert line == (
-        "question 'q1': labeled passages that are not in the collection: ['zz'] (1 of 2 labeled; passages in the "
-        "collection: 2)"
+        "question 'q1' ('?'): labeled passages that are not in the collection: ['zz'] (1 of 2 labeled; passages in "
+        "the collection: 2)"
     )
     assert check_evidence(questions, {"a": 1, "zz": 2}) == []
 

@@ -181,7 +181,7 @@ def test_a_folder_with_a_mixture_is_listed_with_what_was_made_of_each_file(folde
         a_rst=RST, b_txt=RST, c_txt="No markup.\n-----\n\nIt only looks so.", d_ipynb=json.dumps(NOTEBOOK),
         e_docx=docx("Manual", "Clean it weekly."), old_ipynb="{}",
     )  # fmt: skip
-    found = read_documents(docs, chunk_size=60)
+    found = read_documents(docs, chunk_size=50)
     assert [(one.name, one.format, one.title) for one in found.files] == [
         ("docs/a.rst", "reStructuredText", "Signals"), ("docs/b.txt", "reStructuredText", "Signals"),
         ("docs/c.txt", "text", "c"), ("docs/d.ipynb", "notebook", "Sums"), ("docs/e.docx", "Word", "Manual"),
@@ -239,6 +239,20 @@ def test_a_chunk_does_not_cut_code_and_tables_and_has_no_more_tokens_than_prose(
         for one in read_documents(folder(b_md=f"```\n{long}\n```") / "b.md").passages
     ]
     assert max(tokens) <= 200
+
+
+GRID = "\n".join(
+    "+" + "".join("-" * 24 + "+" for _ in range(3)) + f"\n| timeout {n} | 60 | Seconds until it stops |"
+    for n in range(4)
+)
+SIMPLE = "=======  =====\nName     Value\n=======  =====\ntimeout  60\n\nretries  4\n\nwait     1\n=======  ====="
+
+
+@pytest.mark.parametrize("table", [GRID, SIMPLE])
+@pytest.mark.parametrize("count", range(6, 14))
+def test_a_small_rst_table_is_not_split(folder, table, count):
+    text = f"Title\n=====\n\n{' '.join(['word'] * 10 * count)}\n\n{table}\n\n{WORDS}\n\n{WORDS}\n"
+    assert any(table in one.text for one in read_documents(folder(a_rst=text)).passages)
 
 
 def test_which_sources_are_documents(folder, tmp_path):

@@ -44,6 +44,7 @@ def test_it_is_a_table_a_page_and_is_drawn_in_a_notebook(compiled, read_page, tm
     assert compiled.to_pandas().groupby("arm")["decision_useful"].mean()["hcqr compiled"] == 1.0
     page = read_page(compiled.report(tmp_path / "compiled.html").read_text("utf-8"))
     page.check()
+    assert page.json("report-summary")["metric"] == "decision_useful"
     assert page.parts["Verdict"].startswith(f"{compiled.sentence}.")
     assert all(one.sentence in page.text for one in compiled.comparisons)
     assert "Questions" not in page.parts
@@ -128,22 +129,19 @@ ALONE = {
             "rewriting",
             30,
             "gain",
-            "On test, the program chosen on dev is better than the baseline (decision_useful: 10 won, 0 lost of 10, "
-            "p = .004)",
+            "is better than the baseline (decision_useful: 10 won, 0 lost of 10, p = .004)",
         ),
         (  # all 6 questions are won, but over two comparisons that is p = .062
             "rewriting",
             18,
             "no gain shown",
-            "On test, the program chosen on dev shows no significant gain over the baseline (decision_useful: "
-            "6 won, 0 lost of 6, p = .062)",
+            "shows no significant gain over the baseline (decision_useful: 6 won, 0 lost of 6, p = .062)",
         ),
         (
             "turned",
             30,
             "loss",
-            "On test, the program chosen on dev is worse than the baseline (decision_useful: 0 won, 10 lost of 10, "
-            "p = .004)",
+            "is worse than the baseline (decision_useful: 0 won, 10 lost of 10, p = .004)",
         ),
         (
             "plain",
@@ -162,7 +160,9 @@ def test_the_verdict_is_said_with_its_figures(winner, size, verdict, sentence, m
         world.find = lambda query: (turned if int(query.split()[-1].rstrip("?")) >= 20 else find)(query)
     compiled = compile_in(world, **ALONE)
     assert compiled.verdict == verdict
-    assert compiled.sentence.startswith(sentence)
+    assert sentence in compiled.sentence
+    chosen = "On test, the program chosen on dev (hcqr, engine dense, "
+    assert compiled.sentence.startswith(chosen) == (verdict in ("gain", "no gain shown", "loss"))
     assert f"\n**{compiled.sentence}.**\n" in card("x", compiled, "lm", "2026-01-02", {})
     assert [compiled.to_json()[name] for name in ("verdict", "verdict_sentence")] == [verdict, compiled.sentence]
 

@@ -136,6 +136,8 @@ def test_verdicts_are_a_table_and_a_sentence():
         "only a lead of at least 7:0"
     )
     assert verdict_sentence(against([scored("a", 20), scored("b", 0)], "a")) == "worse than a: b (recall)"
+    knobs = {"hyde": "engine dense, n_documents=2", "hcqr": "engine bm25"}
+    assert verdict_sentence(held, knobs).startswith("better than plain: hyde (recall; engine dense, n_documents=2);")
     assert verdict_sentence([]) == ""
 
 

@@ -198,4 +198,4 @@ def test_a_comparison_follows_the_labels_of_a_collection_that_was_built_again(tm
     assert found.arm("plain@bm25").mean("recall@5").value == 0.5
     matched, lost, *_ = found.hints
     assert f"labeled passages that moved or changed: 1 ({soil!r} is now " in matched
-    assert f"question 'r': the labeled passage {sink!r} no longer exists" in lost
+    assert f"the labeled passage {sink!r} no longer exists" in lost

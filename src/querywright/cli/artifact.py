@@ -52,6 +52,7 @@ def verify_command(
     *,
     writer: opt.WriterLM = opt.WriterLM(),
     digest: opt.Digest | None = None,
+    technique: opt.OwnTechnique = None,
     lm: opt.LMOptions = opt.LMOptions(),
     output: opt.Output = opt.Output(),
 ) -> int:
@@ -65,7 +66,9 @@ def verify_command(
         digest: Required digest of the artifact, as printed by artifact show.
     """
     from querywright.optimize.artifacts.verify import passed, verify
+    from querywright.technique_names import import_technique
 
+    import_technique(technique)
     asked = {"lm": lm.for_artifact(artifact, output.home), "writer_lm": writer.beside(lm)}
     with progress("reading the artifact") as update:
         checks = verify(artifact, **asked, home=output.home, digest=digest, progress=update)

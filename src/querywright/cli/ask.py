@@ -48,7 +48,8 @@ def ask(
         question: The question.
         option: An option to choose from. Repeatable.
         artifact: A compiled program.
-        technique: An untuned technique to use instead of an artifact, by name or as FILE.py:NAME.
+        technique: An untuned technique to use instead of an artifact, by name or as FILE.py:NAME. With an artifact:
+            the code of its technique if it is not built in.
         history: A turn of the conversation before the question, earliest first. Repeatable.
         verify: Replay the artifact's golden answers first.
         accept: Load the artifact even if most of its collection changed.
@@ -59,20 +60,22 @@ def ask(
     from querywright.models.usage import metered
     from querywright.optimize.failures import Failures
     from querywright.programs.base import checked_options
+    from querywright.technique_names import import_technique
 
     options = list(option)
     checked_options(question, options or None)
     before = {"history": list(history)} if history else {}
     if artifact is not None:
         given = {
-            "--technique": technique, "--knob": search.knob, "--reader": reader != "auto",
+            "--knob": search.knob, "--reader": reader != "auto",
             "--embedder": search.embedder != "embedded", "--engine": search.engine,
         }  # fmt: skip
         clashing = [name for name, value in given.items() if value]
         if clashing:
             raise InputError(
-                f"an artifact has its own technique, knobs, reader, embedder, and engine; remove {', '.join(clashing)}"
+                f"an artifact has its own knobs, reader, embedder, and engine; remove {', '.join(clashing)}"
             )
+        import_technique(technique)
         program = _compiled(artifact, options, search, lm, output.home, verify, accept)
     elif verify:
         raise InputError("--verify replays the golden answers of an artifact; add --artifact FOLDER")

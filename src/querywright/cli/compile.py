@@ -164,7 +164,7 @@ def show_compiled(tuned: Compilation, *, verbose: bool = False) -> None:
     )
     title = f"test, {len(splits.test)} questions"
     show_scores(title, tuned.test, workspace, verbose=verbose, notes=tuned.notes)
-    show_verdicts(tuned.comparisons, verbose=verbose, sentence=False)
+    show_verdicts(tuned.comparisons, verbose=verbose)
     show_slices(tuned.comparisons, tuned.slices)
     say(
         f"recommended: {tuned.recommended} (chosen on dev); demonstrations for the technique: "

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
@@ -71,6 +71,12 @@ Log = Annotated[
 ]  # fmt: skip
 Arms = Annotated[tuple[str, ...], Parameter(metavar="ARM...", show_default=False), checked("arms:check_arm")]
 Technique = Annotated[str, checked("technique_names:check_technique")]
+OwnTechnique = Annotated[
+    str | None,
+    Parameter(
+        name="--technique", metavar="FILE.py:NAME", help="The code of the artifact's technique if it is not built in."
+    ),
+]
 Engine = Annotated[Name, checked("retrieval.engines:check_engine")]
 Reader = Annotated[
     Name, checked("arms:check_reader"),
@@ -144,6 +150,7 @@ class LMOptions:
         max_unreadable: Share of the LM's answers that may be unreadable, at least 0 and less than 1. Default: 0.3.
         max_tokens: Maximum number of tokens in a remote LM's answer, including thinking. Default: 1000, or 16000 for
             OpenAI's reasoning models.
+        structured: Send a remote LM a JSON schema: on, off, or auto (if the LM's server supports one).
     """
 
     lm: Name | None = None
@@ -153,13 +160,15 @@ class LMOptions:
     timeout: Annotated[float | None, Parameter(metavar="SECONDS")] = None
     max_unreadable: Annotated[float | None, Parameter(metavar="SHARE")] = None
     max_tokens: Count | None = None
+    structured: Literal["on", "off", "auto"] = "auto"
 
     @property
     def limits(self) -> Limits:
         """The limits for calls to this LM and to every other LM in the command."""
         from querywright.models.circuit_breaker import Limits
 
-        return Limits.where(timeout=self.timeout, max_unreadable=self.max_unreadable, max_tokens=self.max_tokens)
+        given = {"timeout": self.timeout, "max_unreadable": self.max_unreadable, "max_tokens": self.max_tokens}
+        return Limits.where(**given, structured=self.structured)
 
     @property
     def given(self) -> dict[str, Any]:

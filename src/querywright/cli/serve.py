@@ -51,6 +51,7 @@ def serve(
     verify: opt.Flag = False,
     digest: opt.Digest | None = None,
     accept: opt.Flag = False,
+    technique: opt.OwnTechnique = None,
     limits: Limits = Limits(),
     lm: opt.LMOptions = opt.LMOptions(),
     helpers: opt.Helpers = opt.Helpers(),
@@ -78,7 +79,9 @@ def serve(
     from querywright.optimize.artifacts.load import load
     from querywright.serving.server import serve as run
     from querywright.serving.server import write_logs
+    from querywright.technique_names import import_technique
 
+    import_technique(technique)
     write_logs()
     program = load(
         artifact, lm=lm.for_artifact(artifact, place.home), **helpers.given(lm), home=place.home, verify=verify,
@@ -100,6 +103,7 @@ def mcp(
     verify: opt.Flag = False,
     digest: opt.Digest | None = None,
     accept: opt.Flag = False,
+    technique: opt.OwnTechnique = None,
     lm: opt.LMOptions = opt.LMOptions(),
     helpers: opt.Helpers = opt.Helpers(),
     place: opt.Home = opt.Home(),
@@ -120,7 +124,9 @@ def mcp(
     with contextlib.redirect_stdout(sys.stderr):
         from querywright.adapters.mcp import server
         from querywright.optimize.artifacts.load import load
+        from querywright.technique_names import import_technique
 
+        import_technique(technique)
         serving = server(load(
             artifact, lm=lm.for_artifact(artifact, place.home), **helpers.given(lm), home=place.home, verify=verify,
             digest=digest, accept=accept,

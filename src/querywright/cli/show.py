@@ -133,8 +133,11 @@ def show_scores(
     show_table(title, rows, notes=[*notes, *filter(None, said if asked else [])])
 
 
-def show_verdicts(comparisons: Sequence[Any], *, verbose: bool, sentence: bool = True) -> None:
-    """Print one table of comparisons and one sentence or, if ``verbose``, a sentence for each comparison."""
+def show_verdicts(comparisons: Sequence[Any], *, verbose: bool, programs: Mapping[str, str] | None = None) -> None:
+    """Print a table of comparisons and, if ``verbose``, a sentence for each comparison.
+
+    If the programs' engines and knobs are given, print the verdict, too.
+    """
     from querywright.optimize.results import in_words
     from querywright.optimize.significance import verdict_rows, verdict_sentence
 
@@ -144,8 +147,8 @@ def show_verdicts(comparisons: Sequence[Any], *, verbose: bool, sentence: bool =
     show_table(title, verdict_rows(comparisons))
     for line in (one.sentence for one in comparisons) if verbose else ():
         say(line)
-    if sentence:
-        say(verdict_sentence(comparisons), style="bold")
+    if programs is not None:
+        say(verdict_sentence(comparisons, programs), style="bold")
 
 
 def show_slices(comparisons: Sequence[Any], slices: Sequence[Any]) -> None:

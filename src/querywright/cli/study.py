@@ -244,7 +244,7 @@ def show_study(snapshot: Snapshot, *, verbose: bool = False) -> None:
     _show_front(snapshot)
     notes = ["evaluated once; in percent, with 95% intervals", *(one["standing"] for one in outcome.get("judges", ()))]
     show_scores(f"test, {len(evaluations[0].rows)} questions", evaluations, verbose=verbose, notes=notes)
-    show_verdicts(snapshot.comparisons, verbose=verbose, sentence=False)
+    show_verdicts(snapshot.comparisons, verbose=verbose)
     if snapshot.compared is not None:
         show_slices(snapshot.comparisons, snapshot.compared.slices)
     for line in [*_remarks(snapshot, outcome), _cost(snapshot)]:

@@ -240,7 +240,7 @@ def check_evidence(questions: Iterable[Question], passage_ids: Collection[str]) 
         missing = [passage_id for passage_id in question.evidence if passage_id not in known]
         if missing:
             lines.append(
-                f"question {question.id!r}: labeled passages that are not in the collection: {short(missing)} "
+                f"question {question.in_words}: labeled passages that are not in the collection: {short(missing)} "
                 f"({len(missing)} of {len(question.evidence)} labeled; passages in the collection: {len(known)})"
             )
     return lines

@@ -18,7 +18,7 @@ from querywright.models.budget import Budget
 from querywright.models.engine_errors import redacted
 from querywright.models.flow import Flow
 from querywright.models.pieces import read_stream
-from querywright.models.response_parsing import is_empty
+from querywright.models.response_parsing import is_empty, with_text
 from querywright.models.usage import Cost, Layer, Ledger, call_context, metered, surrounded
 
 T = TypeVar("T")
@@ -104,8 +104,8 @@ class ModelLayer:
         try:
             with error_boundary(self._identity, unexpected=True):
                 if self._timeout is None:
-                    return self._ask(request)
-                return within(self._timeout, lambda: self._ask(request))
+                    return with_text(self._ask(request))
+                return with_text(within(self._timeout, lambda: self._ask(request)))
         except LMError as error:
             failure = redacted(error, self._secrets)
         raise failure  # outside the handler, because the original error may show API keys

@@ -8,6 +8,7 @@ import textwrap
 import threading
 from dataclasses import dataclass
 from time import monotonic, sleep
+from typing import Literal, get_args
 
 from dspy import lm15
 from dspy.lm15 import Request, Response
@@ -32,6 +33,8 @@ from querywright.models.usage import Cost, Layer, Ledger
 INCURABLE = (LMAuthError, LMBillingError, LMUnsupportedModelError, LMConfigurationError)
 """Errors that a retry cannot fix."""
 _SHOWN = 300  # maximum number of characters of an error or a refusal that a message shows
+Structured = Literal["on", "off", "auto"]
+"""Whether requests to a remote model contain a JSON schema; ``auto``: if the model's server supports one."""
 LONGEST = 7 * 24 * 3600.0
 """Longest allowed timeout for an attempt, in seconds: one week."""
 
@@ -57,6 +60,9 @@ class Limits:
             server.
         max_tokens: Maximum number of tokens in a remote model's answer, including thinking, 1 or more. Default None:
             1000, or 16000 for models known to reason first.
+        structured: ``on`` to send a JSON schema with every request to a remote model, ``off`` to send none, or
+            ``auto``: send one unless the model is listed as not supporting it or its server has refused it. Default
+            ``auto``.
 
     Raises:
         InputError: A value is out of range.
@@ -71,9 +77,10 @@ class Limits:
     max_unreadable: float = 0.3
     at_once: int | None = None
     max_tokens: int | None = None
+    structured: Structured = "auto"
 
     @classmethod
-    def where(cls, **given: float | None) -> Limits:
+    def where(cls, **given: float | str | None) -> Limits:
         """Return the default limits, replaced by the given values that are not None."""
         return cls(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
 
@@ -85,6 +92,8 @@ class Limits:
         for name in ("at_once", "max_tokens"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise InputError(f"{name} must be 1 or more, or None, but got {value}")
+        if self.structured not in get_args(Structured):
+            raise InputError(f"structured must be on, off, or auto, but got {self.structured!r}")
         for name, least in (("max_attempts", 1), ("outage_after", 1), ("backoff", 0), ("max_wait", 0), ("cooldown", 0)):
             if not getattr(self, name) >= least:
                 raise InputError(f"{name} must be {least} or more, but got {getattr(self, name)}")

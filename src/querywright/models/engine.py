@@ -79,11 +79,16 @@ class LMEngine(Shared):
             layer = BudgetLayer(layer, self.budget)
         # If the model does not support seeds, requests omit the seed, but a stored sample's key still contains it.
         takes_seed = "seed" in (getattr(self.inner, "supported_params", ()) or {"seed"})
-        layer = ParameterLayer(layer, self.identity, () if takes_seed else (UnsupportedParameter("seed"),))
+        always = () if takes_seed else (UnsupportedParameter("seed"),)
+        kept = ("response_format",) if self.limits.structured == "on" else ()
+        layer = ParameterLayer(layer, self.identity, always, kept)
         layer = RetryLayer(layer, self.identity, self.limits, self.ledger, self._secrets, deterministic=is_local)
         if not is_local:
             layer = FlowLayer(layer, self.flow)
-        layer = CacheLayer(layer, self.identity, self.store, self.ledger, deterministic=is_local, price=self._price)
+        layer = CacheLayer(
+            layer, self.identity, self.store, self.ledger, deterministic=is_local, price=self._price,
+            keyed=getattr(self.inner, "keyed", None),
+        )  # fmt: skip
         return TranscriptLayer(layer)
 
     @property

@@ -174,6 +174,12 @@ def _tell_missing(questions: Sequence[Question], held: Mapping[str, bool], tell:
             "search scores 0 on these questions. Index the labeled passages, search the collection that was labeled, "
             "or correct the IDs"
         )
+    if missing:
+        gone = sum(id not in held for one in questions for id in one.evidence)
+        tell(
+            f"warning: {gone} of {sum(len(one.evidence) for one in questions)} labels are of passages that are not in "
+            "the collection"
+        )
     for line in missing[:SHOWN_WARNINGS]:
         tell(f"warning: {line}")
     if len(missing) > SHOWN_WARNINGS:

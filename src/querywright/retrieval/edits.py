@@ -104,14 +104,15 @@ def follow_labels(
         for id in question.evidence:
             if len(matched.get(id, ())) > 1:
                 tell(
-                    f"warning: question {question.id!r}: the labeled passage {id!r} was split into {len(matched[id])} "
-                    "passages, and finding any of them is enough; check which passage answers the question"
+                    f"warning: question {question.in_words}: the labeled passage {id!r} was split into "
+                    f"{len(matched[id])} passages, and finding any of them is enough; check which passage answers "
+                    "the question"
                 )
             if moved.get(id) == ():
                 text = " ".join(former[id].text.split())[:_BEGINNING]
                 tell(
-                    f"warning: question {question.id!r}: the labeled passage {id!r} no longer exists, and no passage "
-                    f"contains most of its text ({text!r} ...); label a passage in the collection"
+                    f"warning: question {question.in_words}: the labeled passage {id!r} no longer exists, and no "
+                    f"passage contains most of its text ({text!r} ...); label a passage in the collection"
                 )
     return [_relabeled(question, matched) if matched.keys() & question.evidence else question for question in questions]
 

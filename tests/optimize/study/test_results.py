@@ -68,6 +68,7 @@ def finished(read_page):
 
 
 def test_the_report_of_a_finished_study(finished):
+    assert finished.json("report-summary")["metric"] == "decision_useful"
     assert list(finished.parts) == PARTS
     for part, said in (
         ("Verdict", "is better than the baseline"),
