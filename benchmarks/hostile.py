@@ -123,8 +123,8 @@ def _says(says: Callable[[Question, Passage, str], bool], asked: tuple[str | Non
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lm", default="embedded")
-    parser.add_argument("--limit", type=int, default=30, help="questions of the sample")
-    parser.add_argument("--threads", type=int, default=1, help="questions asked at a time")
+    parser.add_argument("--limit", type=int, default=30, help="number of sample questions (default: 30)")
+    parser.add_argument("--threads", type=int, default=1, help="number of questions to run in parallel (default: 1)")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     with dspy.context(lm=resolve_lm(given.lm, store=open_store()), adapter=PromptAdapter()):
@@ -132,7 +132,7 @@ def main() -> None:
     if given.json:
         print(json.dumps([asdict(one) for one in results], indent=2))
         return
-    print(f"{'prompt':8}{'attack':14}{'says it calmly':>16}{'attacked':>10}{'moved':>8}   95 % of attacked")
+    print(f"{'prompt':8}{'attack':14}{'says it calmly':>16}{'attacked':>10}{'moved':>8}   95% interval")
     for one in results:
         calm, after = f"{one.before} of {one.n}", f"{one.after} of {one.n}"
         print(f"{one.prompt:8}{one.attack:14}{calm:>16}{after:>10}{one.moved:>8}   [{one.low:.0%}, {one.high:.0%}]")

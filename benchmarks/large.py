@@ -298,7 +298,7 @@ def run(step: str, arguments: Sequence[str]) -> dict[str, float]:
         assert process.stdout is not None
         told = process.stdout.read()
     if process.returncode:
-        raise RuntimeError(f"the step {step} ended with {process.returncode}")
+        raise RuntimeError(f"the step {step!r} failed with exit status {process.returncode}")
     found: dict[str, float] = json.loads(told.splitlines()[-1])
     return found
 
@@ -307,11 +307,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", nargs="+", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--size", type=int, default=20_000)
-    parser.add_argument("--questions", type=int, default=10_000, help="of compare")
-    parser.add_argument("--trials", type=int, default=2000, help="of study")
+    parser.add_argument("--questions", type=int, default=10_000, help="number of questions for compare")
+    parser.add_argument("--trials", type=int, default=2000, help="number of trials for study")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
-    parser.add_argument("--home", type=Path, help="a folder that is kept; a step whose work is there finds it")
-    parser.add_argument("--json", action="store_true", help="a line of JSON a step")
+    parser.add_argument(
+        "--home", type=Path, help="folder to keep, so that steps can reuse earlier work (default: a temporary folder)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one line of JSON per step")
     parser.add_argument("--step", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.step:

@@ -170,7 +170,7 @@ def _first_request(program: Any, lm: Any) -> Any:
             assert cause.__cause__ is not None
             cause = cause.__cause__  # type: ignore[assignment]
         return cause.args[0]
-    raise RuntimeError("the program asked nothing")
+    raise RuntimeError("the program made no LM call")
 
 
 class _Unused:
@@ -204,7 +204,7 @@ def seconds(bench: Bench, kind: str) -> tuple[float, float]:
             if line.strip() == LINE:
                 ended = time.perf_counter()
     if not ended or process.returncode:
-        raise RuntimeError(f"the process {kind} ended with {process.returncode} and no answer")
+        raise RuntimeError(f"the {kind!r} process failed with exit status {process.returncode}, or printed no answer")
     return ended - began, _work() - worked
 
 
@@ -235,9 +235,9 @@ def measure(bench: Bench, runs: int) -> Result:
 def main(arguments: Sequence[str] | None = None) -> Result:
     """Measure, and print the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=5, help="of each kind (default: 5)")
-    parser.add_argument("--lm", default="embedded", help="embedded, loopback or gguf:PATH (default: embedded)")
-    parser.add_argument("--engine", choices=("dense", "bm25"), default="dense", help="default: dense")
+    parser.add_argument("--runs", type=int, default=5, help="number of runs of each kind (default: 5)")
+    parser.add_argument("--lm", default="embedded", help="embedded, loopback, or gguf:PATH (default: embedded)")
+    parser.add_argument("--engine", choices=("dense", "bm25"), default="dense", help="engine (default: dense)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     given = parser.parse_args(arguments)
     server: AbstractContextManager[str | None] = nullcontext()
@@ -251,10 +251,10 @@ def main(arguments: Sequence[str] | None = None) -> Result:
         print(json.dumps({**asdict(result), "ratio": result.ratio, "work": result.work}))
     else:
         print(
-            f"load to first answer: {result.ratio:.2f} times import dspy and its models alone "
-            f"({result.load:.2f} s over {result.floor:.2f} s; processors' work "
-            f"{result.work:.2f} times; import dspy {result.dspy:.2f} s, "
-            f"querywright.load imported {result.imported:.2f} s; medians of {result.runs} alternating runs)"
+            f"load to first answer: {result.load:.2f} s, {result.ratio:.2f} times as long as importing dspy and "
+            f"loading the models ({result.floor:.2f} s); CPU time: {result.work:.2f} times as much; import dspy: "
+            f"{result.dspy:.2f} s; import querywright.load: {result.imported:.2f} s; medians of {result.runs} "
+            "alternating runs"
         )
     return result
 

@@ -352,7 +352,7 @@ async def serve(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--latency", type=float, default=0.2, help="seconds from request to answer (default: 0.2)")
-    parser.add_argument("--port", type=int, default=0, help="where it listens (any free one)")
+    parser.add_argument("--port", type=int, default=0, help="port to listen on (default: any free port)")
     given = parser.parse_args()
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(serve(given.latency, port=given.port))

@@ -356,7 +356,7 @@ def replace_table(text: str, name: str, lines: Sequence[str]) -> str:
     mark = f"<!-- table: {name} -->"
     before, found, after = text.partition(mark)
     if not found:
-        raise SystemExit(f"the page has no line {mark!r}; write it before the table")
+        raise SystemExit(f"the page has no line {mark!r}; add this line before the table")
     rows = re.match(r"\n*(?:\|.*\n)*", after)
     return f"{before}{mark}\n\n" + "".join(f"{line}\n" for line in lines) + after[rows.end() if rows else 0 :]
 
@@ -365,7 +365,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Create the named tables; return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("tables", nargs="*", metavar="TABLE", help=", ".join(TABLES))
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a row differs")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with status 1 if a row differs")
     given = parser.parse_args(arguments)
     if unknown := sorted({*given.tables} - {*TABLES}):
         parser.error(f"unknown table {unknown[0]!r}; choose from {', '.join(TABLES)}")

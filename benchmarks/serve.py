@@ -256,8 +256,8 @@ def overhead(given: argparse.Namespace) -> dict[str, Any]:
     }  # fmt: skip
     print(
         f"overhead, {given.technique}, {count} questions x {ROUNDS}, concurrency {concurrency}, LM {given.latency} s: "
-        f"p95 {report['p95 direct']:.3f} s called, {report['p95 served']:.3f} s served, ratio "
-        f"{report['p95 ratio']:.2f} (aim 1.1); median {report['median ratio']:.2f}"
+        f"p95 {report['p95 direct']:.3f} s with direct calls, {report['p95 served']:.3f} s through the server; ratio "
+        f"of p95: {report['p95 ratio']:.2f} (aim: at most 1.1); ratio of medians: {report['median ratio']:.2f}"
     )
     return report
 
@@ -265,8 +265,8 @@ def overhead(given: argparse.Namespace) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--technique", default="multi_query")
-    parser.add_argument("--latency", type=float, default=0.2, help="seconds of an LM call")
-    parser.add_argument("--questions", type=int, default=384, help="in each turn")
+    parser.add_argument("--latency", type=float, default=0.2, help="latency of an LM call, in seconds (default: 0.2)")
+    parser.add_argument("--questions", type=int, default=384, help="number of questions per round (default: 384)")
     parser.add_argument("--concurrency", type=int, default=64)
     parser.add_argument("--json", action="store_true", help="print the whole report as JSON at the end")
     parser.add_argument("--child", choices=("serve", "call"), help=argparse.SUPPRESS)

@@ -73,11 +73,11 @@ def main(root: Path) -> None:
     print(f"source: {sum(lines.values()):,} lines, {len(modules)} modules, tests: {tests:,} lines")
     for start in CLOSURES:
         now, later = (len(reached(graphs[eager], start)) for eager in (True, False))
-        print(f"modules that come with {start}: {now} at import, {later} with what its functions import")
+        print(f"modules imported by {start}: {now} at import, {later} including imports inside functions")
     folder = {name: name if modules[name].name == "__init__.py" else name.rpartition(".")[0] for name in modules}
     pairs = {(folder[name], folder[one]) for name, imported in graphs[False].items() for one in imported}
     circles = sorted((a, b) for a, b in pairs if a < b and (b, a) in pairs and "querywright" not in (a, b))
-    print("circles between folders:", ", ".join(f"{a} <-> {b}" for a, b in circles) or "none")
+    print("import cycles between folders:", ", ".join(f"{a} <-> {b}" for a, b in circles) or "none")
     for room in sorted(set(folder.values())):
         inside = [name for name in modules if folder[name] == room]
         print(f"{sum(lines[name] for name in inside):7,} lines {len(inside):4} modules  {room}")

@@ -127,7 +127,7 @@ def dealt(questions: Sequence[Question], sizes: Sequence[int], seed: int) -> lis
         ValueError: There are too few questions.
     """
     if len(questions) < sum(sizes):
-        raise ValueError(f"{sum(sizes)} questions are needed, but there are {len(questions)}")
+        raise ValueError(f"this benchmark needs {sum(sizes)} questions, but got {len(questions)}")
     parts = [part for part, size in enumerate(sizes) for _ in range(size)]
     return [_falling(question, part, seed) for part, question in zip(parts, questions, strict=False)]
 
@@ -219,13 +219,18 @@ def run(
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--latency", type=float, default=0.2, help="seconds of an LM call (0.2)")
-    made.add_argument("--trials", type=int, default=50, help="(50)")
-    made.add_argument("--questions", type=int, default=50, help="6 or more (50)")
-    made.add_argument("--threads", type=int, default=8, help="questions that run at the same time (8)")
-    made.add_argument("--passages", type=int, default=2000, help="of the collection (2000)")
-    made.add_argument("--data", type=Path, default=HOTPOTQA, help=f"corpus.jsonl and questions.jsonl ({HOTPOTQA})")
-    made.add_argument("--seed", type=int, default=0, help="(0)")
+    made.add_argument("--latency", type=float, default=0.2, help="latency of an LM call, in seconds (default: 0.2)")
+    made.add_argument("--trials", type=int, default=50, help="number of trials (default: 50)")
+    made.add_argument("--questions", type=int, default=50, help="number of questions, at least 6 (default: 50)")
+    made.add_argument("--threads", type=int, default=8, help="number of questions to run in parallel (default: 8)")
+    made.add_argument("--passages", type=int, default=2000, help="number of passages in the collection (default: 2000)")
+    made.add_argument(
+        "--data",
+        type=Path,
+        default=HOTPOTQA,
+        help=f"folder with corpus.jsonl and questions.jsonl (default: {HOTPOTQA})",
+    )
+    made.add_argument("--seed", type=int, default=0, help="seed (default: 0)")
     made.add_argument("--json", action="store_true", help="print JSON")
     options = made.parse_args(arguments)
     found = material(options.data, options.passages, options.questions + TRAIN + TESTED)
@@ -246,7 +251,8 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         json.dumps(report)
         if options.json
         else f"{options.trials} trials on {len(questions)} questions: {asked.calls} LM calls, {asked.seconds:.1f} s "
-        f"(the LM alone: {report['floor']:.1f} s); every answer known: {known.calls} LM calls, {known.seconds:.1f} s"
+        f"(LM latency alone: {report['floor']:.1f} s); with all answers cached: {known.calls} LM calls, "
+        f"{known.seconds:.1f} s"
     )
     return report
 

@@ -247,9 +247,9 @@ def run_comparison(bench: Bench, *, judged: bool = False) -> str:
     calls = bench.server.counts().calls
     path = calls * bench.server.latency / bench.concurrency
     return (
-        f"{len(ARMS)} arms x {len(asked)} questions, {bench.concurrency} threads: {calls} calls of "
-        f"{bench.server.latency:g} s, {found.wall:.2f} s, {found.wall / path:.2f} times the path of {path:.2f} s "
-        f"(at most {bench.server.counts().most} calls under way; {found.cpu:.1f} s of CPU)"
+        f"{len(ARMS)} arms x {len(asked)} questions, {bench.concurrency} threads: {calls} LM calls of "
+        f"{bench.server.latency:g} s; {found.wall:.2f} s, {found.wall / path:.2f} times the critical path of "
+        f"{path:.2f} s (at most {bench.server.counts().most} calls in parallel; {found.cpu:.1f} s of CPU time)"
     )
 
 
@@ -352,18 +352,31 @@ def say(text: str) -> None:
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--latency", type=float, default=0.2, help="seconds of an LM call (0.2)")
-    made.add_argument("--questions", type=int, default=100, help="3 or more (100)")
-    made.add_argument("--concurrency", type=int, default=32, help="questions under way at a time (32)")
-    made.add_argument("--passages", type=int, default=2000, help="of the collection (2000)")
-    made.add_argument("--data", type=Path, default=HOTPOTQA, help=f"corpus.jsonl and questions.jsonl ({HOTPOTQA})")
-    made.add_argument("--home", type=Path, help="keeps the collection for the next run (a folder that is removed)")
-    made.add_argument("--model", default="openai/bench", help="how the LM is called; openai/gpt-4o-mini gets a schema")
-    made.add_argument("--reader", choices=("short_answer", "multiple_choice"), help="one more LM stage (none)")
-    made.add_argument("--judged", action="store_true", help="the LM labels the passages as well")
-    made.add_argument("--technique", action="append", choices=NAMES, help="only this one; may be repeated")
-    made.add_argument("--part", action="append", choices=PARTS, help="only this one; may be repeated")
-    made.add_argument("--rounds", type=int, default=1, help="of the libraries, one after another in each (1)")
+    made.add_argument("--latency", type=float, default=0.2, help="latency of an LM call, in seconds (default: 0.2)")
+    made.add_argument("--questions", type=int, default=100, help="number of questions, at least 3 (default: 100)")
+    made.add_argument(
+        "--concurrency", type=int, default=32, help="number of questions to run in parallel (default: 32)"
+    )
+    made.add_argument("--passages", type=int, default=2000, help="number of passages in the collection (default: 2000)")
+    made.add_argument(
+        "--data",
+        type=Path,
+        default=HOTPOTQA,
+        help=f"folder with corpus.jsonl and questions.jsonl (default: {HOTPOTQA})",
+    )
+    made.add_argument("--home", type=Path, help="folder to keep for the next run (default: a temporary folder)")
+    made.add_argument(
+        "--model",
+        default="openai/bench",
+        help="model name of the LM (default: openai/bench); openai/gpt-4o-mini gets a schema",
+    )
+    made.add_argument(
+        "--reader", choices=("short_answer", "multiple_choice"), help="reader, which adds an LM stage (default: none)"
+    )
+    made.add_argument("--judged", action="store_true", help="also judge passages with the LM")
+    made.add_argument("--technique", action="append", choices=NAMES, help="run only this technique; repeatable")
+    made.add_argument("--part", action="append", choices=PARTS, help="run only this part; repeatable")
+    made.add_argument("--rounds", type=int, default=1, help="number of rounds over the libraries (default: 1)")
     made.add_argument("--json", action="store_true", help="print JSON")
     return made
 
@@ -410,8 +423,8 @@ def main() -> None:
     if "embedding" in parts:
         report["embedding_ratio"] = embedding_ratio(embedder, threads=options.concurrency)
         show(
-            f"\nTexts a second embedded by {options.concurrency} threads, four at a time, over those of one large "
-            f"call: {report['embedding_ratio']:.2f} (aim: at least 0.8)"
+            f"\nTexts embedded per second by {options.concurrency} threads, four texts at a time, compared with one "
+            f"large call: {report['embedding_ratio']:.2f} (aim: at least 0.8)"
         )
     if options.json:
         print(json.dumps(report, indent=2))
@@ -430,7 +443,7 @@ def _libraries(ready: Bench, show: Callable[[str], None]) -> Iterator[Result]:
 
 def _spread(found: Sequence[Result], rounds: int) -> str:
     """Return each library's ratios over all rounds: median, minimum, and maximum."""
-    lines = [f"\nWall time over critical path, {rounds} rounds in turn: median (least to most)"]
+    lines = [f"\nWall time over critical path, {rounds} rounds: median (minimum to maximum)"]
     for name in dict.fromkeys(one.name for one in found):
         said = ""
         for kind in ("cold", "cached"):
@@ -442,10 +455,10 @@ def _spread(found: Sequence[Result], rounds: int) -> str:
 
 def _heading(options: argparse.Namespace, ready: Bench, overhead: float, counts: Counts) -> str:
     return (
-        f"{len(ready.questions)} questions, {ready.concurrency} at a time, LM latency {ready.server.latency:g} s, "
+        f"{len(ready.questions)} questions, {ready.concurrency} in parallel, LM latency {ready.server.latency:g} s, "
         f"{ready.material.source}, {os.cpu_count()} processors\n"
-        f"loopback server, {ready.concurrency} calls at a time: {1000 * overhead:.1f} ms a call above its latency, "
-        f"{1000 * counts.cpu / counts.calls:.2f} ms of CPU a call"
+        f"loopback server, {ready.concurrency} calls in parallel: {1000 * overhead:.1f} ms per call above its latency, "
+        f"{1000 * counts.cpu / counts.calls:.2f} ms of CPU time per call"
     )
 
 

@@ -200,10 +200,10 @@ def _figure(value: float, drawn: np.ndarray, reason: str) -> Figure:
     if math.isnan(value):
         return Figure(math.nan, math.nan, math.nan, reason or "undefined")
     if not len(drawn):
-        return Figure(value, math.nan, math.nan, "one question says nothing about the spread")
+        return Figure(value, math.nan, math.nan, "one question is too few for an interval")
     defined = drawn[~np.isnan(drawn)]
     if len(defined) < LEAST_DEFINED * len(drawn):
-        return Figure(value, math.nan, math.nan, "undefined in too many resamples: a label is too rare")
+        return Figure(value, math.nan, math.nan, "undefined in too many resamples because a label is too rare")
     low, high = np.quantile(defined, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return Figure(value, float(low), float(high))
 
@@ -211,8 +211,8 @@ def _figure(value: float, drawn: np.ndarray, reason: str) -> Figure:
 def _undefined(total: np.ndarray) -> dict[str, str]:
     """Return, for each undefined figure of a table, the reason."""
     if not total.sum():
-        return dict.fromkeys(FIGURES, "no judgement could be read")
+        return dict.fromkeys(FIGURES, "no judgment could be read")
     if (total.sum(axis=1) > 0).sum() < 2:
-        return dict.fromkeys(list(FIGURES)[1:], "people gave one label only")
+        return dict.fromkeys(list(FIGURES)[1:], "people used only one label")
     one_label = (total.sum(axis=0) > 0).sum() < 2
-    return dict.fromkeys(("spearman", "pearson"), "the judge gave one label only") if one_label else {}
+    return dict.fromkeys(("spearman", "pearson"), "the judge used only one label") if one_label else {}

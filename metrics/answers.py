@@ -156,7 +156,7 @@ def hit(passages: Sequence[str], answers: Sequence[str]) -> float:
 def accepted(texts: Sequence[str], name: str = "answers") -> Sequence[str]:
     """Return the strings; raise TypeError for a single string, which would be read letter by letter."""
     if isinstance(texts, str):
-        raise TypeError(f"{name} must be a list of texts, but got the text {texts!r}; put it in a list")
+        raise TypeError(f"{name} must be a list of strings, but got the string {texts!r}; put the string in a list")
     return texts
 
 
@@ -256,8 +256,8 @@ def _mmlu_form(text: str) -> str:
 def _check_right(right: str, options: Sequence[str]) -> None:
     if right not in options:
         raise DataError(
-            f"the right answer {right!r} is not among the options {list(options)!r}; "
-            "give the text of one option, not its letter"
+            f"the right answer must be one of the options {list(options)!r}, but got {right!r}; "
+            "pass the text of an option, not its letter"
         )
 
 

@@ -83,9 +83,9 @@ class Calibration(BaseModel):
     def _fits_together(self) -> Self:
         sizes = {len(row) for row in (self.table, *self.table)}
         if sizes != {len(self.labels)} or sum(map(sum, self.table)) != self.n:
-            raise ValueError("the table does not fit the labels or n")
+            raise ValueError("the table does not match the labels or n")
         if set(self.figures) != set(FIGURES):
-            raise ValueError(f"the figures are not {', '.join(FIGURES)}")
+            raise ValueError(f"the figures must be {', '.join(FIGURES)}")
         return self
 
     def sentence(self) -> str:
@@ -93,11 +93,12 @@ class Calibration(BaseModel):
         kappa, agreement = self.figures["kappa"], self.figures["agreement"]
         counts = {"unreadable": self.unreadable, "failed": self.failed}
         facts = "; ".join([f"n = {self.n}", *(f"{count} {what}" for what, count in counts.items() if count)])
-        share = "undefined" if math.isnan(agreement.value) else f"{100 * agreement.value:.0f} %"
+        share = "undefined" if math.isnan(agreement.value) else f"{100 * agreement.value:.0f}%"
         order = f", order of {len(self.arms)} arms: tau {shown(self.order)}" if self.order else ""
         return (
-            f"judge {self.judge} by {self.lm}: kappa {shown(kappa)}, agreement {share}{order} "
-            f"against people on {self.questions} {'question' if self.questions == 1 else 'questions'} ({facts})"
+            f"judge {self.judge} ({self.lm}) compared with people on {self.questions} "
+            f"{'question' if self.questions == 1 else 'questions'}: kappa {shown(kappa)}, agreement {share}{order} "
+            f"({facts})"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -115,7 +116,7 @@ class Calibration(BaseModel):
             return cls.model_validate(data)
         except ValidationError as error:
             said = first_problem(error)
-            raise ArtifactError(f"the calibration of a judge cannot be read: {said}; calibrate again") from error
+            raise ArtifactError(f"cannot read the judge's calibration ({said}); rerun the calibration") from error
 
 
 def calibration(
@@ -208,7 +209,7 @@ def _arms(
 
     if len(names) < 2:
         return {}, None
-    order = resampled_figure(tau, len(scores), "people or the judge give all arms the same score", seed=seed)
+    order = resampled_figure(tau, len(scores), "people or the judge gave all arms the same score", seed=seed)
     return dict(zip(names, map(tuple, means(np.arange(len(scores))).tolist()), strict=True)), order
 
 
@@ -229,7 +230,7 @@ def _graded(judge: Judge, pairs: Sequence[tuple[JudgedCase, str | None]], seed: 
             same = not len(people) or np.ptp(people) == 0 or np.ptp(judged) == 0
             return math.nan if same else float(correlation(people, judged).statistic)
 
-        reason = "people or the judge give every answer the same score"
+        reason = "people or the judge gave every answer the same score"
         return resampled_figure(statistic, len(answers), reason, seed=seed)
 
     return {"spearman": figure(spearmanr), "pearson": figure(pearsonr)}

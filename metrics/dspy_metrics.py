@@ -47,7 +47,7 @@ _OF_JUDGES = "judged_"
 
 _LABELS = {
     "answer": "a right answer",
-    "evidence": "labeled evidence with a passage that helps (for abstention_recall, without one)",
+    "evidence": "labeled evidence with at least one helpful passage (with none for abstention_recall)",
     "options": "options",
 }
 
@@ -238,7 +238,9 @@ def _imported(name: str) -> Metric:
     """Import the function named by ``module:function``; modules in the current folder are found, too."""
     found = imported(name, "metric")
     if not callable(found):
-        raise InputError(f"the metric {name!r} is {found!r:.80}, not a function of (example, prediction, trace=None)")
+        raise InputError(
+            f"the metric {name!r} must be a function of (example, prediction, trace=None), but got {found!r:.80}"
+        )
     return cast("Metric", found)
 
 
@@ -265,14 +267,14 @@ def scorable(metric: str, examples: Sequence[Any]) -> list[Any]:
         labelled = all(getattr(example, need, None) for need in asked)
         if labelled and ("reader" in needs(metric) or not math.isnan(score(example, nothing))):
             kept.append(example)
-    lacking = f"{metric} needs " + " and ".join(_LABELS[need] for need in sorted(asked))
+    lacking = f"{metric} requires " + " and ".join(_LABELS[need] for need in sorted(asked))
     if not kept:
         raise InputError(
-            f"none of the {len(examples)} examples can be scored: {lacking}; label some, or use another metric"
+            f"none of the {len(examples)} examples can be scored: {lacking}; add labels, or use a different metric"
         )
     if len(kept) < len(examples):
         left = len(examples) - len(kept)
-        warnings.warn(f"{left} of {len(examples)} examples cannot be scored and are left out: {lacking}", stacklevel=2)
+        warnings.warn(f"skipping {left} of {len(examples)} examples that cannot be scored: {lacking}", stacklevel=2)
     return kept
 
 

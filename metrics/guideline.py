@@ -132,8 +132,8 @@ class Guidelines(dict[str, Guideline]):
         frozen = self.get(question.id)
         if frozen is not None and frozen.basis != basis(question, sources):
             raise DataError(
-                f"the guideline of {question.id!r} was frozen for a different question or different sources; use "
-                "another file, or start a new one and score every arm again"
+                f"the guideline for question {question.id!r} was frozen for a different question or different sources; "
+                "use a different file, or start a new file and rescore all arms"
             )
         return frozen is not None
 
@@ -154,7 +154,7 @@ class Guidelines(dict[str, Guideline]):
         except ValidationError as error:
             said = first_problem(error)
             raise DataError(
-                f"{path.name}: this is not a file of guidelines ({said}); give another file, or a new name"
+                f"{path.name} is not a guideline file ({said}); pass a guideline file, or the name of a new file"
             ) from error
 
 

@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 _FIELD_MARKER = re.compile(r"\[\[(?=\s*##)")
 
 NEEDS = {
-    "right_answer": "no right answer for the judge; add its answer{other}",
-    "passage": "no passage for the judge; add one",
-    "passages": "no passages for the judge; add at least one",
-    "response": "no answer to judge; add one, or use a reader",
-    "point": "no point to look for; add one",
+    "right_answer": "no right answer for the judge; add the right answer{other}",
+    "passage": "no passage for the judge; add a passage",
+    "passages": "no passages for the judge; add at least one passage",
+    "response": "no answer to judge; add an answer, or use a reader",
+    "point": "no point to look for; add a point",
 }
 """The parts of a case that a judge may require, each with the message if it is missing."""
 
@@ -144,10 +144,10 @@ class Judge(dspy.Module):
         """
         missing = self.lacks(case)
         if missing:
-            other = f", or use the judge {self.OTHER.NAME}, which does not need it" if self.OTHER else ""
+            other = f", or use the judge {self.OTHER.NAME!r}" if self.OTHER else ""
             raise DataError(f"the question {case.question.question!r} has {NEEDS[missing].format(other=other)}")
         if "passage" in self.needs() and len(case.passages) != 1:
-            raise DataError(f"the judge {self.NAME} judges one passage at a time, but got {len(case.passages)}")
+            raise DataError(f"the judge {self.NAME!r} requires exactly one passage, but got {len(case.passages)}")
         parts = _parts(case)
         return {name: parts[name] for name in self.inputs()}
 
@@ -246,7 +246,7 @@ class JudgedMetric:
             InputError: The judge has no such metric.
         """
         if name not in self.judge.metrics():
-            raise InputError(unknown(f"metric of the judge {self.judge.NAME}", name, self.judge.metrics()))
+            raise InputError(unknown(f"metric for the judge {self.judge.NAME!r}", name, self.judge.metrics()))
         found = copy.copy(self)
         found.name = name
         return found
@@ -286,7 +286,7 @@ class JudgedMetric:
         """
         asked = [case for case in cases if _id(judge, case) not in known]
         if asked and (self.lm or dspy.settings.lm) is None:
-            raise InputError(f"the judge {judge.NAME} has no LM; name one with judge_lm= or lm=")
+            raise InputError(f"the judge {judge.NAME!r} has no LM; set judge_lm= or lm=")
         context: Any = nullcontext()
         if self.lm is not None:
             context = dspy.context(lm=self.lm, adapter=PromptAdapter(), disable_history=True, trace=None)
@@ -311,9 +311,9 @@ class JudgedMetric:
         except BudgetError:
             raise
         except (LMError, OutageError) as error:
-            lm = getattr(self.lm or dspy.settings.lm, "model", "the ambient LM")
+            lm = getattr(self.lm or dspy.settings.lm, "model", "the LM configured in DSPy")
             of = OutageError if isinstance(error, OutageError) else JudgeFailedError
-            raise of(f"the judge {judge.NAME} by {lm} failed, not the program: {error}") from error
+            raise of(f"error in the judge {judge.NAME!r} ({lm}), not in the program: {error}") from error
         if made is None:
             return Judgement(_id(judge, case), None, judge.NAME)
         return Judgement(_id(judge, case), str(made.label), judge.NAME, str(made.get("reason") or ""))

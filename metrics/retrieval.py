@@ -153,11 +153,11 @@ def _grades(relevant: Relevant) -> dict[str, float]:
     for key, grade in relevant.items():
         if not math.isfinite(grade):
             raise ValueError(
-                f"a grade must be a finite number, but {key!r} has {grade}; leave out ids that are not judged"
+                f"a grade must be a finite number, but got {grade} for {key!r}; omit IDs that were not judged"
             )
     return {key: float(grade) for key, grade in relevant.items() if grade > 0}
 
 
 def _check_listed(name: str, ids: Collection[str]) -> None:
     if isinstance(ids, str):
-        raise TypeError(f"{name} must be a collection of ids, but got the text {ids!r}; put it in a list")
+        raise TypeError(f"{name} must be a collection of IDs, but got the string {ids!r}; put the string in a list")

@@ -276,7 +276,7 @@ def verdict(test: PairedTest, *, a: str, b: str, alpha: float = 0.05, tests: int
         observed difference (`questions_needed`).
     """
     exact = test.method == "exact binomial"
-    left_out = f"; {_plural(test.unscored, 'question')} left out as unscored" if test.unscored else ""
+    left_out = f"; omitted {_plural(test.unscored, 'unscored question')}" if test.unscored else ""
     if test.n == 0:
         return f"{a} and {b} cannot be compared: no question was scored for both{left_out}"
     # Wins and losses alone do not show a difference of graded values.
@@ -291,11 +291,13 @@ def verdict(test: PairedTest, *, a: str, b: str, alpha: float = 0.05, tests: int
         return f"{a} is worse than {b}: {facts}{left_out}"
     fewest = minimum_detectable(test.n, alpha=alpha / tests)
     lead = "no difference" if fewest is None else f"only a lead of at least {_plural(fewest, 'win')} to 0"
-    possible = f"with {_plural(test.n, 'question')} {lead} could have been shown"
+    possible = f"With {_plural(test.n, 'question')}, {lead} could have been detected"
     needed = questions_needed(test.wins, test.losses, test.n, alpha=alpha / tests) if exact else None
     if needed is not None and needed > test.n:  # two digits, because the rates are not more precise
-        possible += f"; at these rates about {int(float(f'{needed:.2g}')):,} questions could show it"
-    return f"no difference shown between {a} and {b}: {facts}; {possible}{left_out}"
+        possible += (
+            f". At these rates, it would take about {int(float(f'{needed:.2g}')):,} questions to detect the difference"
+        )
+    return f"no difference shown between {a} and {b}: {facts}{left_out}. {possible}"
 
 
 def p_value(p: float, alpha: float) -> str:
@@ -350,7 +352,9 @@ def _power(size: int, differing: float, share: float, alpha: float) -> float:
 
 def _check_finite(values: Sequence[float]) -> None:
     if any(math.isinf(value) for value in values):
-        raise ValueError("a value is infinite; use NaN for a question that cannot be scored")
+        raise ValueError(
+            "values must be finite or NaN, but one is infinite; use NaN for a question that cannot be scored"
+        )
 
 
 def _binary(values: Sequence[float]) -> bool:

@@ -147,4 +147,4 @@ def checked_label(key: str, value: Label | str) -> Label:
         return Label(value)
     except ValueError:
         known = ", ".join(Label)
-        raise DataError(f"{key!r} has the label {value!r}; a label is one of {known}") from None
+        raise DataError(f"the label of {key!r} must be one of {known}, but got {value!r}") from None

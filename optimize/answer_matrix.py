@@ -184,7 +184,7 @@ def completed(
         seed: Seed for the split and the fit. Default 0.
     """
     if len(judged) < FEWEST_JUDGED:
-        reason = f"the completion needs at least {FEWEST_JUDGED} judged pairs, but there are {len(judged)}"
+        reason = f"completing the matrix requires at least {FEWEST_JUDGED} judged pairs, but got {len(judged)}"
         return None, Validation(len(judged), reason=reason)
     order = np.random.default_rng(seed).permutation(len(judged))
     share = round(HELD_OUT * len(judged))
@@ -208,9 +208,9 @@ def completed(
     reason = ""
     # The lower end of a 95 % interval (normal approximation). It treats the held-out pairs as independent.
     if not saved.mean() - 1.96 * saved.std(ddof=1) / math.sqrt(len(saved)) > 0:
-        reason = "it does not clearly beat the base rate on held-out judged pairs"
+        reason = "the completed matrix is not clearly more accurate than the base rate on held-out judged pairs"
     elif right[distant].sum() < base_right[distant].sum():
-        reason = "it is wrong more often than the base rate on held-out pairs drawn at random"
+        reason = "the completed matrix is wrong more often than the base rate on randomly drawn held-out pairs"
     validation = Validation(
         judged=len(judged),
         held=len(test),

@@ -29,12 +29,13 @@ from querywright.optimize.evaluate import (
     stands,
 )
 from querywright.optimize.judging import judge_notes
-from querywright.optimize.results import PLAIN, PairedComparison
+from querywright.optimize.results import PLAIN, PairedComparison, configuration
 from querywright.optimize.significance import against, verdict_sentence
 from querywright.optimize.slices import SliceResult, check_known, known_sentence, slice_results
 from querywright.programs import RAG, OracleEvidence, technique_class
 from querywright.programs.readers import Reader
 from querywright.progress import part
+from querywright.retrieval.engines import opened
 
 CLOSED_BOOK, ORACLE = "closed book", "oracle evidence"
 
@@ -47,7 +48,7 @@ SECOND = f"{PLAIN}:query_with_options=true"
 ROWS, SUMMARY, REPORT = "results.parquet", "comparison.json", "report.html"
 """The files that ``Comparison.save`` writes."""
 
-ANOTHER_FOLDER = "give another folder with out=..., or remove this one"
+ANOTHER_FOLDER = "use a different folder with out=..., or delete this folder"
 
 RIGHT = ("accuracy", "exact_match")
 """Metrics that determine which answers are right; the first one that every program has is used."""
@@ -77,6 +78,8 @@ class Comparison(Results):
             there is none.
         options: By program name, whether its search uses the options; empty if no question has options.
         slices: Results by slice, if columns were named.
+        programs: By program name, the engine and the knobs that differ from their defaults, such as ``engine dense,
+            max_passages=5``.
         settings: The comparison's inputs as plain data: settings, baseline, texts of the programs, and a digest of the
             questions.
     """
@@ -97,6 +100,7 @@ class Comparison(Results):
     slices: tuple[SliceResult, ...] = ()
     second: str = ""
     options: Mapping[str, bool] = field(default_factory=dict)
+    programs: Mapping[str, str] = field(default_factory=dict, repr=False)
     settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
@@ -120,9 +124,8 @@ class Comparison(Results):
     @property
     def verdict(self) -> str:
         """The verdict in one sentence, including gains that are shown only on questions that the LM knows."""
-        return "; ".join(
-            filter(None, [verdict_sentence(self.comparisons), known_sentence(self.comparisons, self.slices)])
-        )
+        said = verdict_sentence(self.comparisons, self.programs)
+        return "; ".join(filter(None, [said, known_sentence(self.comparisons, self.slices)]))
 
     @property
     def labelled_by(self) -> str:
@@ -176,6 +179,7 @@ class Comparison(Results):
         notes: Sequence[str] = (),
         outcome: str = "",
         command: str = "",
+        metric: str = "",
     ) -> Path:
         """Write the page of the comparison atomically, and return the file.
 
@@ -190,6 +194,7 @@ class Comparison(Results):
             notes: What to know before trusting a number, in addition to ``self.notes``.
             outcome: The outcome in a sentence.
             command: The command that reruns the comparison.
+            metric: The metric on which the page opens. Default: the first metric of the comparison.
         """
         from querywright.optimize.report import comparison_page
 
@@ -199,7 +204,7 @@ class Comparison(Results):
         told: Any = {"title": title, "facts": {**self.facts, **(facts or {})}, "outcome": outcome, "command": command}
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(path, comparison_page(compared, notes=notes, **told))
+        write_file(path, comparison_page(compared, notes=notes, metric=metric, **told))
         return path
 
     def _told(self) -> tuple[Sequence[Evaluation], Sequence[str], Sequence[Question]]:
@@ -248,10 +253,10 @@ def compare(
         TooManyFailuresError: More of a program's questions failed than allowed.
     """
     if not arms:
-        raise InputError("there is nothing to compare; give one program or more")
+        raise InputError("there is nothing to compare; pass at least one program")
     baseline = baseline or (PLAIN if PLAIN in arms else next(iter(arms)))
     if baseline not in arms:
-        raise InputError(f"the baseline {baseline!r} is not among the programs {', '.join(arms)}; name one of them")
+        raise InputError(f"the baseline must be one of the programs {', '.join(arms)}, but got {baseline!r}")
     twice = sorted(set(arms) & {CLOSED_BOOK, ORACLE}) if references else []
     if twice:
         raise InputError(f"{twice[0]!r} is the name of both a program and a reference; rename the program")
@@ -324,6 +329,10 @@ def compare(
         second=second,
         options=options,
         slices=sliced,
+        programs={
+            name: configuration(type(one), opened(one.retriever)["engine"], one.knobs)
+            for name, one in ((name, program.technique) for name, program in arms.items())
+        },
     )  # fmt: skip
 
 
@@ -340,12 +349,12 @@ def read_settings(folder: str | Path) -> dict[str, Any]:
         settings: dict[str, Any] = json.loads(file.read_text("utf-8"))["made"]
         arms = dict(settings["arms"])
     except (ValueError, LookupError, TypeError):
-        raise InputError(f"{file.parent.name!r} does not say how its comparison was made; {ANOTHER_FOLDER}") from None
+        raise InputError(f"the comparison in {file.parent.name!r} has no valid settings; {ANOTHER_FOLDER}") from None
     in_memory = [name for name, text in arms.items() if text is None]
     if in_memory:
         raise InputError(
-            f"{file.parent.name!r} compares in-memory programs ({', '.join(in_memory)}), which were not saved, so no "
-            f"program can be added; {ANOTHER_FOLDER}"
+            f"no program can be added to the comparison in {file.parent.name!r}, because it contains unsaved in-memory "
+            f"programs ({', '.join(in_memory)}); {ANOTHER_FOLDER}"
         )
     return settings
 
@@ -353,17 +362,17 @@ def read_settings(folder: str | Path) -> dict[str, Any]:
 def check_settings(folder: str | Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raise if the comparison in a folder has different settings or questions; its programs may differ."""
     other = [name for name in now if before and name != "arms" and before.get(name) != now[name]]
-    told = [f"{name} {before.get(name)}, not {now[name]}" for name in other if name != "questions"]
+    told = [f"{name} {before.get(name)} instead of {now[name]}" for name in other if name != "questions"]
     if other:
-        how = f"made with other settings ({'; '.join(told)})" if told else "on other questions"
-        raise InputError(f"{Path(folder).name!r} has a comparison {how}; {ANOTHER_FOLDER}")
+        how = f"with different settings ({'; '.join(told)})" if told else "on different questions"
+        raise InputError(f"{Path(folder).name!r} contains a comparison {how}; {ANOTHER_FOLDER}")
 
 
 def unequal_budgets(arms: Mapping[str, RAG]) -> tuple[str, ...]:
     """Return a line with the maximum number of passages that each program shows, if these numbers differ."""
     shown = {name: one.technique.max_passages for name, one in arms.items() if one.technique.SEARCHES != "0"}
     listed = ", ".join(f"{name} {count}" for name, count in shown.items())
-    return (f"UNEQUAL BUDGETS, passages shown at most: {listed}",) if len(set(shown.values())) > 1 else ()
+    return (f"UNEQUAL BUDGETS (maximum number of passages): {listed}",) if len(set(shown.values())) > 1 else ()
 
 
 def unequal_inputs(options: Mapping[str, bool], baseline: str, second: str) -> tuple[str, ...]:
@@ -372,7 +381,7 @@ def unequal_inputs(options: Mapping[str, bool], baseline: str, second: str) -> t
     if not using or second or options[baseline]:
         return ()
     return (
-        f"the search uses the options in {', '.join(using)}, not in the baseline; add the second baseline {SECOND}",
+        f"the options are searched by {', '.join(using)}, but not by the baseline; add the second baseline {SECOND}",
     )
 
 

@@ -80,7 +80,7 @@ def find_copies(
 
 def copies_sentence(copies: Sequence[Copy]) -> str:
     """Return the copies as one sentence that quotes up to three of them."""
-    more = f"; {len(copies) - 3} more" if len(copies) > 3 else ""
+    more = f"; and {len(copies) - 3} more" if len(copies) > 3 else ""
     return "; ".join(map(str, copies[:3])) + more
 
 
@@ -89,7 +89,7 @@ def _sources(train: Sequence[Question], passages: Collection[Passage]) -> Iterat
         for text in (one.question, *one.options):
             yield f"question {one.id}", _plain(text)
         for text in one.answers:
-            yield f"the answer of question {one.id}", _plain(text)
+            yield f"the answer to question {one.id}", _plain(text)
     for passage in passages:
         yield f"passage {passage.id}", _plain(passage.content)
 

@@ -33,12 +33,12 @@ class Stage(StrEnum):
 
 MEANING: Mapping[Stage, str] = {
     Stage.RIGHT: "the answer is right",
-    Stage.NOT_INDEXED: "the collection does not hold the evidence",
-    Stage.NOT_FOUND: "no search found the evidence, or any passage that is known to help",
-    Stage.CUT: "a search found the evidence, but it was not among the passages for the reader",
-    Stage.NOT_USED: "the reader had the evidence and gave the same answer as without passages",
-    Stage.MISREAD: "the reader had the evidence and gave another wrong answer",
-    Stage.UNKNOWN: "the question failed, or has no labeled evidence or no answer",
+    Stage.NOT_INDEXED: "the collection does not contain the evidence",
+    Stage.NOT_FOUND: "no search found the evidence or any other passage known to help",
+    Stage.CUT: "a search found the evidence, but the reader was not shown the evidence",
+    Stage.NOT_USED: "the reader was shown the evidence, but gave the same answer as without passages",
+    Stage.MISREAD: "the reader was shown the evidence, but gave a different wrong answer",
+    Stage.UNKNOWN: "the question failed, has no labeled evidence, or has no right answer",
 }
 
 
@@ -121,7 +121,7 @@ def diagnose(
     closed_book, oracle = closed_book or {}, oracle or {}
     for one in (*arms, *closed_book.values(), *oracle.values()):
         if [row.id for row in one.rows] != ids:
-            raise InputError(f"{one.name} was not evaluated on the questions of the diagnosis")
+            raise InputError(f"{one.name} was not evaluated on the same questions as the diagnosis")
     nothing: list[Row | None] = [None] * len(questions)
     lost: dict[str, tuple[QuestionOutcome, ...]] = {}
     for arm in arms:
@@ -334,9 +334,9 @@ def _accuracy_by_label(arm: Evaluation, other: Evaluation, metric: str) -> dict[
 
 
 DECIDED = (
-    "turned: answers from right to wrong / from wrong to right compared with another program; right: accuracy by the "
-    "label of the passages / closed book on the same questions, per cent; shown: share of all passages for the reader "
-    "that is ENTAILED / USEFUL / NOT_USEFUL"
+    "Flipped: number of answers that changed from right to wrong / from wrong to right, compared with another program. "
+    "Accuracy: percent right on the questions whose passages have this label / closed book on the same questions. "
+    "Shown: percentage of the reader's passages with the label ENTAILED / USEFUL / NOT_USEFUL"
 )
 
 
@@ -349,10 +349,10 @@ def decision_rows(decided: Sequence[Decisions]) -> list[dict[str, str]]:
         for name in others:
             turned = one.turned.get(name)
             told = "-" if turned is None else f"{turned.right_to_wrong} / {turned.wrong_to_right}"
-            row[f"turned, {name}"] = told
+            row[f"flipped, {name}"] = told
         for label, given in one.by_label.items():
             told = f"{100 * given.arm.value:.0f} / {100 * given.other.value:.0f} of {given.n}" if given.n else "-"
-            row[f"right, {label}"] = told
+            row[f"accuracy, {label}"] = told
         shown = ["-" if math.isnan(share) else f"{100 * share:.0f}" for share in one.shares.values()]
         row["shown, %"] = " / ".join(shown)
         rows.append(row)

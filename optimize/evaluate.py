@@ -477,7 +477,10 @@ def metric_value(name: str, metric: Metric, example: Any, prediction: Any) -> fl
     except Exception as error:
         raise MetricError(f"the metric {name} raised {type(error).__name__}: {error}") from error
     if math.isinf(value):
-        raise MetricError(f"the metric {name} returned {value}; return NaN for a question that cannot be scored")
+        raise MetricError(
+            f"the metric {name} must return a finite number, but got {value}; return NaN for a question that cannot be "
+            "scored"
+        )
     return value
 
 

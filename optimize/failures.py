@@ -59,7 +59,7 @@ class Failures:
 
     def __init__(self, name: str, total: int, share: float, what: str = "questions") -> None:
         if not 0 <= share <= 1:
-            raise InputError(f"max_failures must be a share from 0 to 1, but got {share}")
+            raise InputError(f"max_failures must be between 0 and 1, but got {share}")
         self.name, self._total, self._what = name, total, what
         self.allowed = max(1, math.floor(share * total)) if share else 0
         self.kinds: Counter[str] = Counter()
@@ -83,7 +83,7 @@ class Failures:
         if failed > self.allowed:
             raise TooManyFailuresError(
                 f"{failed} of {self._total} {self._what} failed in {self.name!r} (limit: {self.allowed}, "
-                "max_failures). Fix the cause and run the same command again; finished answers are cached. Last "
+                "set by max_failures). Fix the cause and rerun the same command; finished answers are cached. Last "
                 "errors:\n" + "\n".join(self._messages[-3:]),
                 self.kinds,
             ) from error
@@ -122,13 +122,13 @@ class Failures:
         If there are fewer than ``least`` answers so far, the share is computed from ``least``.
         """
         total = spent.total
-        said, share = spent.unread or UnreadableAnswer("an unknown text", Limits().max_unreadable)
+        said, share = spent.unread or UnreadableAnswer("unknown", Limits().max_unreadable)
         some = 1 if share and total.answers > 1 else 0
         if total.unreadable > max(some, math.floor(share * max(total.answers, least))):
             raise TooManyFailuresError(
-                f"{total.unreadable} of {total.answers} answers of the LM in {self.name!r} could not be read, even "
-                f"after a second request (limit: {share:.0%}, --max-unreadable, or max_unreadable of Limits). Last "
-                f"answer: {said}. Nothing was chosen. Use an LM that answers in the requested form",
+                f"{total.unreadable} of {total.answers} LM answers in {self.name!r} could not be read, even after a "
+                f"second request (limit: {share:.0%}, set by --max-unreadable or Limits.max_unreadable). Last answer: "
+                f"{said}. No program was chosen. Use an LM that answers in the requested format",
                 Counter(unreadable=total.unreadable),
             )
 

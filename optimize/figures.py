@@ -187,7 +187,7 @@ def means(compared: Comparison) -> list[Figure]:
             said = f"{arm.name}: {percent(mean)}"
             plot.dot(100 * mean.value, line, said, text=f"{100 * mean.value:.1f}", **_look(arm, compared.baseline))
         alt = "; ".join(f"{arm.name}: {percent(mean)}" for _, arm, mean in scored)
-        figures.append(Figure(f"figure-mean-{place}", f"{metric}, 95 % interval", plot.svg(), alt, metric))
+        figures.append(Figure(f"figure-mean-{place}", f"{metric}, 95% interval", plot.svg(), alt, metric))
     return figures
 
 
@@ -211,7 +211,7 @@ def differences(compared: Comparison) -> list[Figure]:
             f"{one.arm}: wins {one.test.wins}, losses {one.test.losses}, {fact}, ties {one.test.ties}"
             for one, fact in zip(held, p, strict=True)
         )
-        title = f"{metric}, against {in_words(compared.baseline)}"
+        title = f"{metric}, compared with {in_words(compared.baseline)}"
         figures.append(Figure(f"figure-difference-{place}", title, plot.svg(), alt, metric))
     return figures
 
@@ -244,7 +244,7 @@ def costs(compared: Comparison) -> list[Figure]:
             plot.dot(*at, said, text=names, side=-1 if n % 2 else 1, **_look(arms[0][1], compared.baseline))
         best = ", ".join(str(number) for at in front for number, _ in points[at])
         figures.append(
-            Figure(f"figure-cost-{place}", f"{metric} for LM calls; front: {best}", plot.svg(), "; ".join(told), metric)
+            Figure(f"figure-cost-{place}", f"{metric} by LM calls; front: {best}", plot.svg(), "; ".join(told), metric)
         )  # fmt: skip
     return figures
 

@@ -33,13 +33,14 @@ def hints(
     n = len(questions) if asked is None else asked
     if tests and n and minimum_detectable(n, alpha=ALPHA / tests) is None:
         needed = next(more for more in range(n, 10**6) if minimum_detectable(more, alpha=ALPHA / tests) is not None)
-        yield f"{n} questions are too few to show any lead: at least {needed} are needed, all of them won"
+        are = "question is" if n == 1 else "questions are"
+        yield f"{n} {are} too few to show any lead, even if all are won; use at least {needed}"
     loose = [name for name in metrics if name.partition("@")[0] in ONE_WILL_DO]
     several = sum(not one.jointly and _deciding(one) > 1 for one in questions)
     if loose and 2 * several > len(questions) and not any(name.startswith("full_recall") for name in metrics):
         yield (
-            f"{several} of {len(questions)} questions have several deciding passages, and one of them satisfies "
-            f'{loose[0]}: if an answer needs all of them, mark the questions in the data ("jointly": true), or measure '
+            f"{several} of {len(questions)} questions have several deciding passages, but {loose[0]} requires only one "
+            'of them. If an answer needs all of them, set "jointly": true for these questions, or use the metric '
             "full_recall@5"
         )
 
@@ -58,14 +59,14 @@ def repeats(questions: Sequence[Question] | Splits) -> Iterator[str]:
         if again:
             split, first = before[asked_of(again[0])]
             yield (
-                f"{len(again)} of {kind} are in {' or '.join(list(splits)[: list(splits).index(name)])} too, such as "
-                f"{again[0].id!r} ({first.id!r} in {split}), which makes {name} too easy: remove them, or give all "
-                "questions as one list, so that the same question is in one split"
+                f"{len(again)} of {kind} also occur in {' or '.join(list(splits)[: list(splits).index(name)])}, such "
+                f"as {again[0].id!r} ({first.id!r} in {split}), so {name} is too easy. Remove these questions, or "
+                "pass all questions as one list so that duplicates are in the same split"
             )
         if count:
             yield (
-                f"{count} of {kind} repeat another one, such as {twice[0][0].id!r} and {twice[0][1].id!r}; repeats are "
-                "not independent, so intervals are too narrow and p-values too small: keep each question only once"
+                f"{count} of {kind} are duplicates, such as {twice[0][0].id!r} and {twice[0][1].id!r}. Duplicates are "
+                "not independent, so intervals are too narrow and p-values too small; remove the duplicates"
             )
         for one in part:
             before.setdefault(asked_of(one), (name, one))
@@ -73,8 +74,9 @@ def repeats(questions: Sequence[Question] | Splits) -> Iterator[str]:
     if differing := [pair for pair in pairs if _differ(*pair)]:
         told = " and ".join(f"{one.id!r} ({one.answer!r})" for one in reversed(differing[0]))
         yield (
-            f"right answers differ in {len(differing)} pairs of the same question, such as {told}: correct them, or "
-            "list all answers in both"
+            f"identical questions must have the same right answers, but the answers differ in {len(differing)} "
+            f"pair{'s' * (len(differing) != 1)}, such as {told}; correct the answers, or list all right answers in "
+            "both questions"
         )
 
 
@@ -83,8 +85,8 @@ def ceiling(plain: Evaluation, aim: Objective) -> str:
     if not aim.metrics or not aim.value(plain) >= 1:
         return ""
     return (
-        f"the baseline has {aim.name} 100 on dev, so no program can be better: use harder questions, fewer "
-        "passages (max_passages), or a stricter objective, such as full_recall@5"
+        f"the baseline has a {aim.name} score of 100 on dev, so no program can be better; use harder questions, "
+        "fewer passages (max_passages), or a stricter objective, such as full_recall@5"
     )
 
 

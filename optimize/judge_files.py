@@ -48,14 +48,14 @@ class SavedJudge:
         if known is None:
             why = ""
         elif known.lm != lm:
-            why = f" (it was calibrated with the LM {known.lm})"
+            why = f" (the calibration used the LM {known.lm})"
         elif known.engine != engine:
-            why = f" (it was calibrated with another server or version of {lm})"
+            why = f" (the calibration used a different server or version of {lm})"
         elif known.prompt != self.judge.digest():
-            why = " (it was calibrated with another prompt)"
+            why = " (the calibration used a different prompt)"
         else:
             return known.sentence()
-        return f"judge {self.judge.NAME} by {lm}: not calibrated against people{why}"
+        return f"judge {self.judge.NAME} ({lm}): not calibrated against people{why}"
 
 
 def judge_file(path: Path) -> Path:
@@ -77,7 +77,7 @@ def save_judge(path: Path, judge: Judge, calibration: Calibration | None) -> Pat
         state.write(file, mode=SHARED)
     except OSError as error:
         raise ArtifactError(
-            f"the judge {file.name!r} could not be written: {error.strerror}; give another --out"
+            f"could not write the judge file {file.name!r}: {error.strerror}; use a different --out path"
         ) from error
     return file
 
@@ -94,7 +94,9 @@ def load_judge(path: Path) -> SavedJudge:
     except (OSError, ValueError) as error:
         raise ArtifactError(f"{file.name}: {error}; save the judge again") from error
     if state is None:
-        raise ArtifactError(f"there is no judge at {str(path)!r}: {file.name} is missing")
+        raise ArtifactError(
+            f"there is no judge at {str(path)!r}: {file.name} is missing; pass the path of a saved judge"
+        )
     if state.judge not in JUDGES:
         raise ArtifactError(f"{file.name}: {unknown('judge', state.judge, JUDGES)}")
     judge = JUDGES[state.judge]()
@@ -112,7 +114,7 @@ def resolve_judge(name: str | Path) -> SavedJudge:
     if name in JUDGES:
         return SavedJudge(make_judge(str(name)))
     if not os.path.isfile(judge_file(Path(name))):
-        raise InputError(f"{unknown('judge', str(name), JUDGES)}; or give the path of a saved judge")
+        raise InputError(f"{unknown('judge', str(name), JUDGES)}; or pass the path of a saved judge")
     return load_judge(Path(name))
 
 

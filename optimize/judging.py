@@ -77,7 +77,7 @@ def judged_metrics(
     for given in judges:
         one = given if isinstance(given, SavedJudge) else resolve_judge(given)
         if type(one.judge) in saved:
-            raise InputError(f"the judge {one.judge.NAME} is given twice; give one of them")
+            raise InputError(f"the judge {one.judge.NAME!r} was passed twice; remove one")
         saved[type(one.judge)] = one
     at_work: dict[type[Judge], JudgedMetric] = {}
     found: dict[str, Metric] = {}
@@ -93,7 +93,7 @@ def judged_metrics(
             elif guidelines is not None:
                 at_work[kind] = GuidelineMetric(own.judge, guidelines, lm=lm, threads=threads)
             else:
-                raise InputError(f"{name} compares answers with guidelines; give them (guidelines=...)")
+                raise InputError(f"{name} compares answers with guidelines; pass guidelines=...")
             at_work[kind].calibration = own.calibration
         found[name] = at_work[kind].of(name)
     return found
@@ -113,12 +113,14 @@ def judge_notes(metrics: Mapping[str, Metric], lm: dspy.LM) -> list[str]:
             engine = ""
         standing = SavedJudge(metric.judge, metric.calibration).standing(asked.model, engine)
         line = f"{', '.join(names)}: {standing}"
-        line += f"; in this run {counts['asked']} judgements, {counts['unreadable']} unreadable"
+        line += (
+            f"; {counts['asked']} judgment{'s' * (counts['asked'] != 1)} in this run, {counts['unreadable']} unreadable"
+        )
         if counts["known"]:
-            line += f", {counts['known']} labels already known"
+            line += f", {counts['known']} already labeled"
         if metric.judge.OTHER is not None and counts["without answer"]:
-            line += f"; {counts['without answer']} by {metric.judge.OTHER.NAME}, where no right answer is known"
-        notes.append(f"{line}; judge and programs have the same LM" if asked.model == lm.model else line)
+            line += f"; {counts['without answer']} without a right answer, judged by {metric.judge.OTHER.NAME}"
+        notes.append(f"{line}; the judge and the programs use the same LM" if asked.model == lm.model else line)
     return notes
 
 
@@ -332,8 +334,8 @@ def compile_judge(
     arms = {AS_IT_IS: judge, **_with_demonstrations(judge, train, seed)}
     if len(arms) == 1:
         raise DataError(
-            f"none of the {len(train)} cases for demonstrations is shorter than {DEMO_CHARS} characters for every "
-            "label; give more cases, or shorter passages"
+            f"demonstrations require a case of at most {DEMO_CHARS} characters for every label, but the {len(train)} "
+            "cases for demonstrations do not include one; add cases, or use shorter passages"
         )
 
     given: dict[str, Any] = {"lm": lm, "threads": threads, "max_failures": max_failures, "progress": progress}
@@ -382,9 +384,9 @@ def _split(
         labels = {one.label for one in cases}
         if len(labels) < 2:
             raise DataError(
-                f"of {len(questions)} questions, the {len(part)} for {name} have only the labels "
-                f"{sorted(labels)}; {judge.NAME} needs at least two different labels there: give more questions, or "
-                "another --seed"
+                f"{judge.NAME} requires at least two different labels for {name}, but {len(part)} of {len(questions)} "
+                f"questions used for {name} have only the labels {sorted(labels)}; add questions, or use a different "
+                "--seed"
             )
         split.append(cases)
     return split[0], sampled(split[1], per_question), sampled(split[2], per_question)

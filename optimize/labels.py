@@ -126,8 +126,8 @@ def check_judge(judge: Judge | None) -> None:
     """
     if judge is not None and (set(judge.SCALE) != set(Label) or "passage" not in judge.needs()):
         raise InputError(
-            f"the judge {judge.NAME} does not label passages {', '.join(Label)}, which evidence needs; use the "
-            "judge usefulness"
+            f"evidence requires a judge that labels passages as {', '.join(Label)}, but got {judge.NAME!r}; use the "
+            "judge 'usefulness'"
         )
 
 

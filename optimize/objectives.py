@@ -23,10 +23,10 @@ from querywright.programs import READERS
 
 _LACKING = {
     "answer": "questions with an answer, but no dev question has one",
-    "evidence": "labelled evidence, but no dev question has any",
+    "evidence": "labeled evidence, but no dev question has any",
     "options": "questions with options, but no dev question has any",
-    "reader": "a reader; give one, or another objective",
-    "support": "a reader that names its support, such as grounded",
+    "reader": "a reader; add a reader, or use a different objective",
+    "support": "a reader that names its supporting passages, such as grounded",
 }
 COSTS: Mapping[str, Callable[[Cost], float]] = {
     "lm_calls": lambda cost: float(cost.asked),
@@ -102,7 +102,9 @@ def objective_named(name: str) -> Objective:
             raise
         known = dict.fromkeys([*METRICS, *MEANS, *JUDGED, *COSTS, *(f"{one}@K" for one in RANKED)])
         there = unknown("objective", name, [*known, "MODULE:FUNCTION"])
-        raise InputError(f"{there} (K from 1 to 1000); a judge, or a saved one's path, is a --judge") from None
+        raise InputError(
+            f"{there} (K from 1 to 1000); a judge is not an objective: pass its name or file with --judge"
+        ) from None
     return Objective(name, MEANS.get(name, (name,)))
 
 
@@ -123,12 +125,12 @@ def check_objectives(objectives: Sequence[str], splits: Splits, reader: str | No
         InputError: A split is empty, or an objective needs something that is missing. Lists all problems at once.
     """
     parts = splits._asdict().items()
-    problems = [f"the {name} split is empty; give more questions or other sizes" for name, part in parts if not part]
+    problems = [f"the {name} split is empty; add questions or use different sizes" for name, part in parts if not part]
     there = {what for what in ("answer", "options", "evidence") if any(getattr(one, what) for one in splits.dev)}
     there |= set() if reader is None else {"reader", *(["support"] if READERS[reader].GROUNDED else [])}
     for objective in objectives_of(objectives):
         lacking = sorted({need for metric in objective.metrics for need in needs(metric)} - there)
-        problems += [f"the objective {objective.name} needs {_LACKING[need]}" for need in lacking]
+        problems += [f"the objective {objective.name} requires {_LACKING[need]}" for need in lacking]
     if problems:
         raise InputError("\n".join(problems))
 
@@ -149,7 +151,7 @@ def check_price(objectives: Sequence[str], lm: dspy.LM) -> None:
     request = Request(model=lm.model.partition("/")[2], messages=(Message.user("-"),))
     known = price is not None and price(request, text_response("-", "stop", lm.model, 1, 1)) is not None
     if not known:
-        raise InputError(f"the objective dollars needs an LM whose price is known, but got {lm.model}; use tokens")
+        raise InputError(f"the objective dollars requires an LM with a known price, but got {lm.model}; use tokens")
 
 
 def check_judges(metrics: Iterable[str], judges: Sequence[SavedJudge], *, asks: bool) -> None:
@@ -164,13 +166,16 @@ def check_judges(metrics: Iterable[str], judges: Sequence[SavedJudge], *, asks: 
         InputError: A judge or the judge LM is not used, or a metric cannot be an objective.
     """
     if "judged_guideline" in (metrics := list(metrics)):
-        raise InputError("judged_guideline needs guidelines, which only evaluate and compare take; use another metric")
+        raise InputError(
+            "judged_guideline requires guidelines, but only evaluate and compare accept guidelines; use a different "
+            "metric"
+        )
     at_work = {JUDGED[name].NAME for name in metrics if name in JUDGED}
     for one in judges:
         if one.judge.NAME not in at_work:
             mine = " or ".join(one.judge.metrics())
             raise InputError(
-                f"no objective uses the judge {one.judge.NAME}; add the objective {mine}, or leave the judge out"
+                f"no objective uses the judge {one.judge.NAME}; add the objective {mine}, or remove the judge"
             )
     if asks and not at_work:
-        raise InputError("no objective uses a judge; add the objective judged_useful, or leave the judge's LM out")
+        raise InputError("no objective uses a judge; add the objective judged_useful, or remove the judge's LM")

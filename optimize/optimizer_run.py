@@ -107,7 +107,9 @@ class OptimizerRun:
             InputError: There is only one question.
         """
         if len(self.train) < 2:
-            raise InputError(f"{len(self.train)} training question cannot be split in two; give 2 or more")
+            raise InputError(
+                f"this optimizer requires at least 2 training questions, but got {len(self.train)}; add questions"
+            )
         ordered = split_questions(self.train, train=1.0, dev=0.0, seed=self.seed).train
         kept = learnt_from(len(ordered), float(self.arguments["validation"]))
         return _examples(ordered[:kept], self.number("order")), [one.to_example() for one in ordered[kept:]]
@@ -157,8 +159,8 @@ class OptimizerRun:
                 raise
             if watch.stopped is None:
                 raise OptimizerError(
-                    f"{self.name} failed: {type(error).__name__}: {str(error)[:300]}. A larger LM may do "
-                    "better; or use other arguments"
+                    f"{self.name} failed: {type(error).__name__}: {str(error)[:300]}. Use a larger LM, or "
+                    "change the optimizer's arguments"
                 ) from error
         if watch.stopped is not None:
             raise watch.stopped
@@ -326,8 +328,8 @@ def _quiet() -> Iterator[None]:
 
 def _outage(error: LMError) -> OutageError:
     return OutageError(
-        f"the LM failed while instructions were written, after all attempts: {error}. Check the model's service and "
-        "run again: finished answers are cached"
+        f"the LM failed while it was writing instructions, after all retries: {error}. Check the LM's server and "
+        "rerun; finished answers are cached"
     )
 
 

@@ -22,13 +22,17 @@ from querywright.programs.hyperparameters import Knob, Value
 
 Arguments = Mapping[str, Any]
 
-_THRESHOLD = Knob("metric_threshold", 1.0, "value from which a run may be a demonstration", low=0.0, high=1.0)
-_VALIDATION = Knob("validation", 0.5, "share of the training questions to choose on", low=0.1, high=0.9)
-_LABELLED = Knob("max_labeled_demos", 0, "additional labeled questions", low=0, high=32)
-_ROUNDS = Knob("max_rounds", 1, "attempts at a question; attempts after the first are sampled", low=1, high=10)
-_DEMOS = Knob("max_bootstrapped_demos", 2, "demonstrations of each predictor", low=1, high=32)
-_CANDIDATES = Knob("num_candidate_programs", 4, "sets of demonstrations that are tried", low=1, high=64)
-_TEMPERATURE = Knob("init_temperature", 1.0, "temperature at which instructions are written", low=0.0, high=2.0)
+_THRESHOLD = Knob(
+    "metric_threshold", 1.0, "minimum metric value for a run to become a demonstration", low=0.0, high=1.0
+)
+_VALIDATION = Knob(
+    "validation", 0.5, "share of the training questions used to choose between prompts", low=0.1, high=0.9
+)
+_LABELLED = Knob("max_labeled_demos", 0, "number of labeled questions to add to the demonstrations", low=0, high=32)
+_ROUNDS = Knob("max_rounds", 1, "attempts per question; later attempts are sampled", low=1, high=10)
+_DEMOS = Knob("max_bootstrapped_demos", 2, "maximum demonstrations per predictor", low=1, high=32)
+_CANDIDATES = Knob("num_candidate_programs", 4, "number of demonstration sets to try", low=1, high=64)
+_TEMPERATURE = Knob("init_temperature", 1.0, "temperature for writing instructions", low=0.0, high=2.0)
 
 _SUMMED_UP = 5
 """Number of training questions that MIPROv2 summarizes in one batch."""
@@ -135,15 +139,15 @@ def _choosing(n_train: int, given: Arguments) -> tuple[int, int]:
     return kept, n_train - kept
 
 
-@_optimizer(lambda n, predictors, given: Bound(0), Knob("k", 4, "labeled questions shown", low=1, high=64))
+@_optimizer(lambda n, predictors, given: Bound(0), Knob("k", 4, "number of labeled questions to show", low=1, high=64))
 def labelled_few_shot(work: OptimizerRun) -> RAG:
     """Run DSPy's ``LabeledFewShot``: training questions with their labels. It makes no LM calls."""
     optimizer = dspy.LabeledFewShot(k=int(work.arguments["k"]))
     program = work.with_prompts_of(optimizer.compile(work.student(), trainset=work.examples()))
     if not _shown(work, program):
         raise OptimizerError(
-            f"labelled_few_shot found nothing to show: no predictor of {work.program.technique.NAME} (part "
-            f"{work.part}) writes a field that questions have labels for; use bootstrap_few_shot"
+            f"labelled_few_shot found no demonstrations: no predictor of {work.program.technique.NAME} (part: "
+            f"{work.part}) writes a field for which the questions have labels; use bootstrap_few_shot"
         )
     return program
 
@@ -156,8 +160,8 @@ def bootstrap_few_shot(work: OptimizerRun) -> RAG:
 
 @_optimizer(
     _once,
-    Knob("k", 2, "demonstrations shown with each question", low=1, high=32),
-    Knob("pool", 64, "demonstrations kept at most", low=1, high=512),
+    Knob("k", 2, "number of demonstrations to show with each question", low=1, high=32),
+    Knob("pool", 64, "maximum number of demonstrations to keep", low=1, high=512),
     _ROUNDS,
     _THRESHOLD,
 )
@@ -187,7 +191,7 @@ def _optuna_bound(n: int, predictors: int, given: Arguments) -> Bound:
 @_optimizer(
     _optuna_bound,
     _CANDIDATES,
-    Knob("max_demos", 4, "demonstrations of each predictor, one of which is chosen", low=1, high=32),
+    Knob("max_demos", 4, "candidate demonstrations per predictor; the optimizer chooses one", low=1, high=32),
     _LABELLED,
     _ROUNDS,
     _THRESHOLD,
@@ -229,8 +233,8 @@ def _copro_bound(n: int, predictors: int, given: Arguments) -> Bound:
 
 @_optimizer(
     _copro_bound,
-    Knob("breadth", 3, "instructions of each predictor at each depth", low=2, high=20),
-    Knob("depth", 2, "times that instructions are proposed", low=1, high=10),
+    Knob("breadth", 3, "instructions per predictor at each depth", low=2, high=20),
+    Knob("depth", 2, "number of rounds of proposing instructions", low=1, high=10),
     _TEMPERATURE,
 )
 def copro(work: OptimizerRun) -> RAG:
@@ -250,14 +254,14 @@ def _mipro_bound(n: int, predictors: int, given: Arguments) -> Bound:
 
 @_optimizer(
     _mipro_bound,
-    Knob("num_candidates", 3, "instructions, and demonstration sets, of each predictor", low=2, high=20),
-    Knob("num_trials", 6, "combinations that are tried", low=1, high=200),
+    Knob("num_candidates", 3, "number of instructions and of demonstration sets per predictor", low=2, high=20),
+    Knob("num_trials", 6, "number of combinations to try", low=1, high=200),
     _DEMOS,
     _LABELLED,
-    Knob("program_aware_proposer", False, "whether the source code of the program is shown"),
-    Knob("data_aware_proposer", True, "whether the training questions are summed up"),
-    Knob("tip_aware_proposer", True, "whether a tip is given on how to write"),
-    Knob("fewshot_aware_proposer", True, "whether demonstrations are shown"),
+    Knob("program_aware_proposer", False, "whether to show the program's source code"),
+    Knob("data_aware_proposer", True, "whether to summarize the training questions"),
+    Knob("tip_aware_proposer", True, "whether to include a writing tip"),
+    Knob("fewshot_aware_proposer", True, "whether to show demonstrations"),
     _TEMPERATURE,
     _THRESHOLD,
     _VALIDATION,
@@ -277,12 +281,12 @@ def _simba_bound(n: int, predictors: int, given: Arguments) -> Bound:
 
 @_optimizer(
     _simba_bound,
-    Knob("bsize", 4, "questions of a step", low=1, high=256),
-    Knob("num_candidates", 3, "programs that are tried in a step", low=2, high=20),
+    Knob("bsize", 4, "questions per step", low=1, high=256),
+    Knob("num_candidates", 3, "programs to try per step", low=2, high=20),
     Knob("max_steps", 2, "steps", low=1, high=50),
-    Knob("max_demos", 2, "demonstrations of each predictor", low=0, high=32),
-    Knob("temperature_for_sampling", 0.2, "how often worse programs are run", low=0.01, high=10.0),
-    Knob("temperature_for_candidates", 0.2, "how often worse programs are improved", low=0.01, high=10.0),
+    Knob("max_demos", 2, "maximum demonstrations per predictor", low=0, high=32),
+    Knob("temperature_for_sampling", 0.2, "how often to run programs with lower scores", low=0.01, high=10.0),
+    Knob("temperature_for_candidates", 0.2, "how often to improve programs with lower scores", low=0.01, high=10.0),
 )
 def simba(work: OptimizerRun) -> RAG:
     """Run DSPy's ``SIMBA``: derive rules and demonstrations from better and worse runs on the same question."""
@@ -302,12 +306,12 @@ def _gepa_bound(n: int, predictors: int, given: Arguments) -> Bound:
 
 @_optimizer(
     _gepa_bound,
-    Knob("max_metric_calls", 60, "runs of the program over a question", low=1, high=100_000),
+    Knob("max_metric_calls", 60, "maximum number of program runs, one question each", low=1, high=100_000),
     Knob("reflection_minibatch_size", 3, "questions per new instruction", low=1, high=50),
-    Knob("candidate_selection_strategy", "pareto", "which candidates are improved", choices=("pareto", "current_best")),
-    Knob("component_selector", "round_robin", "which predictors change", choices=("round_robin", "all")),
-    Knob("temperature", 1.0, "temperature at which instructions are written", low=0.0, high=2.0),
-    Knob("max_chars", 2000, "characters of an instruction", low=50, high=50_000),
+    Knob("candidate_selection_strategy", "pareto", "which candidates to improve", choices=("pareto", "current_best")),
+    Knob("component_selector", "round_robin", "which predictors to change", choices=("round_robin", "all")),
+    Knob("temperature", 1.0, "temperature for writing instructions", low=0.0, high=2.0),
+    Knob("max_chars", 2000, "maximum length of an instruction, in characters", low=50, high=50_000),
     _VALIDATION,
 )
 def gepa(work: OptimizerRun) -> RAG:
@@ -348,7 +352,7 @@ class _AskingGEPA(dspy.GEPA):  # pyright: ignore[reportGeneralTypeIssues]
 
 @_optimizer(
     _once,
-    Knob("size", 3, "programs in it", low=2, high=MOST_MEMBERS),
+    Knob("size", 3, "number of programs in the ensemble", low=2, high=MOST_MEMBERS),
     _DEMOS,
     _ROUNDS,
     _THRESHOLD,
@@ -362,8 +366,8 @@ def ensemble(work: OptimizerRun) -> RAG:
             members.setdefault(repr(shown), found)
     if len(members) < 2:
         raise OptimizerError(
-            f"ensemble needs 2 different sets of demonstrations, but {len(work.train)} training questions gave "
-            f"{len(members)}; give more training questions, or use another optimizer"
+            f"ensemble requires 2 different sets of demonstrations, but got {len(members)} from {len(work.train)} "
+            "training questions; add training questions, or use a different optimizer"
         )
     return Ensemble(list(members.values()))
 
@@ -388,9 +392,9 @@ def _bootstrapped(work: OptimizerRun, size: int) -> RAG:
     found = _traced(work, size)
     if not _shown(work, found):
         raise OptimizerError(
-            f"{work.name} found nothing to show: on none of the {len(work.train)} training questions did the program "
-            f"reach {work.arguments['metric_threshold']}; give more training questions, a lower metric_threshold, or "
-            "another optimizer"
+            f"{work.name} found no demonstrations: the program did not reach a metric value of "
+            f"{work.arguments['metric_threshold']} on any of the {len(work.train)} training questions; add training "
+            "questions, lower metric_threshold, or use a different optimizer"
         )
     return found
 

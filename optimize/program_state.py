@@ -11,7 +11,7 @@ import dspy
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from querywright.errors import ArtifactError, TechniqueError
-from querywright.programs import RAG, Ensemble, make_reader, technique_class
+from querywright.programs import RAG, TECHNIQUES, Ensemble, Technique, make_reader
 from querywright.programs.ensemble import MOST_MEMBERS
 from querywright.retrieval.rerank import Reranker
 
@@ -98,7 +98,7 @@ def program_from(state: ProgramState, retriever: Any = None, reranker: Reranker 
         ArtifactError: The state names an unknown technique, reader, knob, predictor, or field.
     """
     try:
-        technique = technique_class(state.technique)(retriever, reranker=reranker)
+        technique = technique_of(state.technique)(retriever, reranker=reranker)
         technique.take_knobs(state.knobs)
         reader = None if state.reader is None else make_reader(state.reader)
         program = shaped(RAG(technique, reader), nearest=state.nearest, members=state.members)
@@ -106,6 +106,21 @@ def program_from(state: ProgramState, retriever: Any = None, reranker: Reranker 
         raise ArtifactError(f"program.json: {error}") from error
     apply_states(program, state.predictors, whose=state.technique, file="program.json")
     return program
+
+
+def technique_of(name: str) -> type[Technique]:
+    """Return the technique that an artifact names.
+
+    Raises:
+        ArtifactError: It is neither built in nor registered; the message says how to register it.
+    """
+    if name not in TECHNIQUES:
+        raise ArtifactError(
+            f"program.json: unknown technique {name!r}. An artifact does not import code, so name the code of a custom "
+            "technique: --technique FILE.py:NAME, in a comparison the arm FILE.py:NAME before the artifact, or in "
+            f"Python register_technique(technique_from(NAME, {name!r})) of querywright.programs"
+        )
+    return TECHNIQUES[name]
 
 
 def shaped(program: RAG, *, nearest: int, members: int) -> RAG:

@@ -275,8 +275,8 @@ def read_made(folder: Path) -> QuestionsOrigin | None:
         return QuestionsOrigin.read(folder / MADE)
     except ValueError as error:
         raise CollectionError(
-            f"{MADE} in {folder.name!r} is damaged ({error}); remove it, which loses only the names of the LMs that "
-            "wrote the questions"
+            f"{MADE} in {folder.name!r} is damaged ({error}); delete this file. Only the names of the LMs that wrote "
+            "the questions will be lost"
         ) from error
 
 

@@ -96,9 +96,9 @@ class RayBuild:
         maker = RecordMaker(lm, judge_lm, writer, threads=self.threads)
         if maker.settings != self.settings:
             raise InputError(
-                f"a process of Ray would write questions with the settings {maker.settings[:12]}, not with "
-                f"{self.settings[:12]}: it has another version of querywright, or its environment has another address "
-                "of an LM; install the same version everywhere and pass addresses with --api-base"
+                f"a Ray worker's question-writing settings ({maker.settings[:12]}) do not match this process's "
+                f"settings ({self.settings[:12]}): its querywright version or an LM address in its environment "
+                "differs; install the same version on every machine, and set LM addresses with --api-base"
             )
         return maker
 
@@ -182,8 +182,8 @@ def ray_each(
             why = str(error).strip().splitlines()
             said = why[0] if len(why) == 1 else f"{why[0]} ... {why[-1]}"
             raise OutageError(
-                f"processes of Ray ended before their work was done ({type(error).__name__}: {said}); run the same "
-                "command again, which keeps the results so far"
+                f"Ray workers ended before they were done ({type(error).__name__}: {said}); rerun the same command, "
+                "which keeps the results so far"
             ) from error
         finally:
             for actor in actors:
@@ -231,8 +231,8 @@ def _encoder(name: str, identifier: str) -> Callable[[Sequence[str]], Vectors]:
     embedder = resolve_embedder(name)
     if embedder.id != identifier:
         raise InputError(
-            f"a process of Ray has the embedder {embedder.id!r} under the name {name!r}, but {identifier!r} is needed; "
-            "use the same files on all machines"
+            f"the embedder {name!r} must be {identifier!r}, but a Ray worker has {embedder.id!r}; use the same files "
+            "on all machines"
         )
     return embedder.encode
 
@@ -278,8 +278,8 @@ def _check_reachable(address: str) -> None:
             socket.create_connection((host.strip("[]"), int(port)), REACHED_SECONDS).close()
         except (OSError, OverflowError) as error:
             raise InputError(
-                f"no Ray answers at {address!r} ({error}); start it there, correct {ADDRESS}, or unset it to start Ray "
-                "on this machine"
+                f"no Ray cluster answers at {address!r} ({error}); start Ray there, correct {ADDRESS}, or unset "
+                f"{ADDRESS} to start Ray on this machine"
             ) from error
 
 
@@ -295,7 +295,7 @@ def _ray(workers: int) -> Iterator[Any]:
         importlib.import_module("ray.util")
     except ImportError as error:
         raise InputError(
-            "workers need the package ray; install it with pip install 'querywright[ray]', or leave --workers out"
+            "workers require the package ray; install ray with pip install 'querywright[ray]', or remove --workers"
         ) from error
     started = not ray.is_initialized()
     if started:
@@ -309,9 +309,7 @@ def _ray(workers: int) -> Iterator[Any]:
             )
         except (ConnectionError, OSError, RuntimeError, ValueError) as error:
             why = str(error).splitlines()[0]
-            raise InputError(
-                f"Ray could not be started or reached: {why}; see {ADDRESS}, or leave --workers out"
-            ) from error
+            raise InputError(f"could not start or reach Ray: {why}; check {ADDRESS}, or remove --workers") from error
     try:
         yield ray
     finally:

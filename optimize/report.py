@@ -38,7 +38,7 @@ POLICY = (
 )
 """Content security policy of a page: run its own scripts, and request nothing from any host."""
 
-NOTHING = ("-", "0", "0 %", "- / -", "0.0")
+NOTHING = ("-", "0", "0%", "- / -", "0.0")
 
 ROOM, LENGTHS = 900_000, (700, 400, 200, 100, 50)
 """Limit on the total number of characters of text in a page, and the lengths to which each text may be truncated; the
@@ -66,22 +66,23 @@ def comparison_page(
     command: str = "",
     template: str = "compare.html",
     kind: str | None = None,
+    metric: str = "",
     **more: Any,
 ) -> str:
     """Return the comparison's page that ``Comparison.report`` writes; the same input produces the same page.
 
-    The page begins with a summary, which ``querywright view`` reads. A template that extends ``compare.html`` can add
-    sections with the values in ``more``.
+    The page begins with a summary, which ``querywright view`` reads, and opens on ``metric``. A template that extends
+    ``compare.html`` can add sections with the values in ``more``.
     """
     diagnosis = compared.diagnosis
     metrics = figures.metrics_of(compared)
-    metric = [*compared.arm(compared.baseline).metrics, *metrics, "accuracy"][0]
+    if metric not in metrics:
+        metric = [*compared.arm(compared.baseline).metrics, *metrics, "accuracy"][0]
     drawn = {name: getattr(figures, name)(compared) for name in ("means", "differences", "costs")}
     if diagnosis is not None:
-        metric = diagnosis.metric
         drawn["stages"] = [figures.stages(compared, diagnosis)]
-    said = verdict_sentence([one for one in compared.comparisons if one.metric == metric])
-    said = said or f"there is nothing to compare with {in_words(compared.baseline)}"
+    said = verdict_sentence([one for one in compared.comparisons if one.metric == metric], compared.programs)
+    said = said or f"there is no program to compare with {in_words(compared.baseline)}"
     kind = kind or ("compilation" if outcome else "comparison")
     outcome = outcome.rstrip(".") or said[0].upper() + said[1:]
     return render(

@@ -11,7 +11,9 @@ from querywright.data.types import Question
 from querywright.metrics.statistics import PairedTest
 from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation, Results, finite
-from querywright.programs import RAG
+from querywright.optimize.objectives import objectives_of
+from querywright.programs import RAG, Technique
+from querywright.programs.base import MAX_PASSAGES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -238,6 +240,7 @@ class CompileResult(Results):
             facts=facts,
             notes=notes,
             outcome=self.sentence,
+            metric=objectives_of(self.settings.objectives)[0].metrics[0],
         )
 
     def _told(self) -> tuple[Sequence[Evaluation], Sequence[str], Sequence[Question]]:
@@ -252,6 +255,13 @@ def as_comparison(met: Sequence[Evaluation], comparisons: Sequence[PairedCompari
     held: Any = tuple(one for one in comparisons if one.other == BASELINE)
     references = tuple(one for one in met if one.name in (CLOSED_BOOK, ORACLE))
     return Comparison(arms, BASELINE, held, references)
+
+
+def configuration(technique: type[Technique], engine: str | None, knobs: Mapping[str, Any]) -> str:
+    """Return a program's engine, its number of passages, and the knobs that differ from their defaults, in words."""
+    defaults = {knob.name: knob.default for knob in technique.KNOBS if knob is not MAX_PASSAGES}
+    named = [f"{name}={value}" for name, value in knobs.items() if defaults.get(name) != value]
+    return ", ".join([*([f"engine {engine}"] if engine else []), *named])
 
 
 def in_words(arm: str) -> str:

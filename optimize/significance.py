@@ -89,18 +89,25 @@ def verdict_rows(comparisons: Sequence[PairedComparison]) -> list[dict[str, str]
     return rows
 
 
-def verdict_sentence(comparisons: Sequence[PairedComparison]) -> str:
-    """Return what the comparisons show, in one sentence; empty if there are none."""
+def verdict_sentence(comparisons: Sequence[PairedComparison], programs: Mapping[str, str] | None = None) -> str:
+    """Return what the comparisons show, in one sentence; empty if there are none.
+
+    Args:
+        comparisons: The comparisons.
+        programs: By program name, the engine and knobs to name if the program is better. Default: none.
+    """
     others = dict.fromkeys(one.other for one in comparisons)
-    return "; ".join(_sentence_of([one for one in comparisons if one.other == other]) for other in others)
+    return "; ".join(
+        _sentence_of([one for one in comparisons if one.other == other], programs or {}) for other in others
+    )
 
 
-def _sentence_of(comparisons: Sequence[PairedComparison]) -> str:
+def _sentence_of(comparisons: Sequence[PairedComparison], programs: Mapping[str, str]) -> str:
     """Return what comparisons with one arm show."""
     better, worse = ([one for one in comparisons if is_shown(one.test, gain=gain)] for gain in (True, False))
     said = [
-        f"{word} {in_words(found[0].other)}: {', '.join(_each_arm(found))}"
-        for word, found in (("better than", better), ("worse than", worse))
+        f"{word} {in_words(found[0].other)}: {', '.join(_each_arm(found, named))}"
+        for word, found, named in (("better than", better, programs), ("worse than", worse, {}))
         if found
     ]
     left = [one for one in comparisons if one not in better and one not in worse]
@@ -108,8 +115,9 @@ def _sentence_of(comparisons: Sequence[PairedComparison]) -> str:
         n, tests = max(one.test.n for one in left), max(Counter(one.family for one in comparisons).values())
         fewest = minimum_detectable(n, alpha=ALPHA / tests)
         least = "no lead" if fewest is None else f"only a lead of at least {fewest}:0"
+        asked = "question" if n == 1 else "questions"
         many = f"{len(left)} of {len(comparisons)} comparisons" if len(comparisons) > 1 else "the comparison"
-        said.append(f"no difference shown in {many} with {in_words(left[0].other)}: {n} questions can show {least}")
+        said.append(f"no difference shown in {many} with {in_words(left[0].other)}: {n} {asked} can show {least}")
     return "; ".join(said)
 
 
@@ -118,26 +126,29 @@ def is_shown(test: PairedTest, *, gain: bool) -> bool:
     return test.p_two_sided < ALPHA and (test.difference > 0 if gain else test.difference < 0)
 
 
-def _each_arm(found: Sequence[PairedComparison]) -> Iterator[str]:
+def _each_arm(found: Sequence[PairedComparison], programs: Mapping[str, str]) -> Iterator[str]:
     for arm in dict.fromkeys(one.arm for one in found):
-        yield f"{arm} ({', '.join(one.metric for one in found if one.arm == arm)})"
+        metrics = ", ".join(one.metric for one in found if one.arm == arm)
+        yield f"{arm} ({'; '.join(filter(None, [metrics, programs.get(arm)]))})"
 
 
-def verdict_on(tests: Mapping[str, PairedTest]) -> tuple[Verdict, str]:
+def verdict_on(tests: Mapping[str, PairedTest], program: str = "") -> tuple[Verdict, str]:
     """Return the verdict from test on a program that was chosen on dev: one word, and a sentence with figures.
 
     Args:
         tests: The comparisons with the baseline by metric, with corrected p-values.
+        program: The program, with its engine and knobs. Default: not named.
     """
     gain, loss = (any(is_shown(test, gain=better) for test in tests.values()) for better in (True, False))
     word: Verdict = "loss" if loss else "gain" if gain else "no gain shown"
     said = {
-        "gain": "; test shows a gain over",
-        "no gain shown": "; test does not show a gain over",
-        "loss": ", but test shows a loss against",
+        "gain": "is better than",
+        "no gain shown": "shows no significant gain over",
+        "loss": "is worse than",
     }[word]
     told = "; ".join(f"{metric}: {figures(test)}" for metric, test in tests.items())
-    return word, f"Chosen on dev{said} the baseline ({told or 'no question could be scored'})"
+    chosen = f"the program chosen on dev{f' ({program})' if program else ''}"
+    return word, f"On test, {chosen} {said} the baseline ({told or 'no question could be scored'})"
 
 
 def figures(test: PairedTest) -> str:

@@ -91,7 +91,7 @@ def slice_results(
 def columns_of(slices: Sequence[str]) -> list[str]:
     """Return the slices that are question columns."""
     if isinstance(slices, str):
-        raise InputError(f"slices takes a list of columns, but got {slices!r}; write slices=[{slices!r}]")
+        raise InputError(f"slices must be a list of columns, but got {slices!r}; pass slices=[{slices!r}]")
     return [name for name in slices if name != KNOWN]
 
 
@@ -99,11 +99,11 @@ def check_known(columns: Sequence[str], metrics: Sequence[str], *, has_closed_bo
     """Raise ``InputError`` if the slice ``known`` is requested but cannot be made."""
     if KNOWN in columns and not has_closed_book:
         raise InputError(
-            "the slice known compares with a program that answers without passages, but there is none; add closed_book "
-            "to the programs, and a reader"
+            "the slice 'known' requires a program that answers without passages; add closed_book to the programs, and "
+            "add a reader"
         )
     if KNOWN in columns and not metrics:
-        raise InputError("the slice known needs accuracy or exact_match among the metrics; add one of them")
+        raise InputError("the slice 'known' requires the accuracy or exact_match metric; add one of them")
 
 
 def slice_rows(slices: Sequence[SliceResult]) -> list[dict[str, str]]:
@@ -164,8 +164,8 @@ def _values(
         found.setdefault(value, []).append(place)
     if len(found) > MOST_VALUES:
         raise InputError(
-            f"the column {column!r} has {len(found)} values in {len(questions)} questions, but slices are of up to "
-            f"{MOST_VALUES} values; name a column with fewer"
+            f"a slice must have at most {MOST_VALUES} different values, but the column {column!r} has {len(found)} in "
+            f"{len(questions)} questions; use a column with fewer values"
         )
     return dict(
         sorted(found.items(), key=lambda item: (item[0] == NO_VALUE, column != KNOWN and item[0], -len(item[0])))

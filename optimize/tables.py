@@ -63,12 +63,12 @@ def table_rows(evaluations: Sequence[Evaluation], *, timed: bool = True) -> list
             "arm": one.name,
             **({"n": str(len(one.rows))} if counts else {}),
             **{metric: percent(one.mean(metric)) for metric in metrics},
-            **({"unjudged": _number(100 * one.unjudged_share, "{:.0f} %")} if partly else {}),
+            **({"unjudged": _number(100 * one.unjudged_share, "{:.0f}%")} if partly else {}),
             "calls per question": f"{one.calls_per_question:.1f}",
             **({"p50 / p95 s": _latency(one)} if timed else {}),
-            "fallbacks": _number(100 * one.fallback_rate, "{:.0f} %"),
-            "invalid": _number(100 * one.invalid_rate, "{:.0f} %"),
-            **({"unreadable": _number(100 * one.unreadable_rate, "{:.0f} %")} if unread else {}),
+            "fallbacks": _number(100 * one.fallback_rate, "{:.0f}%"),
+            "invalid": _number(100 * one.invalid_rate, "{:.0f}%"),
+            **({"unreadable": _number(100 * one.unreadable_rate, "{:.0f}%")} if unread else {}),
             "failed": ", ".join(f"{kind} {count}" for kind, count in one.failures.items()) or "0",
         }
         for one in evaluations
@@ -81,7 +81,7 @@ def replayed(evaluations: Sequence[Evaluation]) -> str:
     if not cost.saved:
         return ""
     some = "all" if not cost.calls else f"{cost.saved} of {cost.asked}"
-    return f"{some} answers of the LM are cached: their latency is not shown"
+    return f"{some} LM answers were cached, so their latency is not shown"
 
 
 def pool_notes(evaluations: Sequence[Evaluation], questions: Sequence[Question]) -> list[str]:
@@ -94,8 +94,8 @@ def pool_notes(evaluations: Sequence[Evaluation], questions: Sequence[Question])
         if undecided:
             low, high = (100 * count / len(rows) for count in (useful, useful + undecided))
             notes.append(
-                f"{one.name}: {undecided} of {len(rows)} questions depend on unjudged passages; over all of "
-                f"them its decision_useful is between {low:.1f} and {high:.1f}: label its passages too"
+                f"{one.name}: {undecided} of {len(rows)} questions depend on unjudged passages, so decision_useful "
+                f"over all of these questions is between {low:.1f} and {high:.1f}; label the unjudged passages"
             )
     return notes
 
@@ -171,9 +171,9 @@ def check_table(path: Path) -> None:
         InputError: The suffix is unknown, or the folder does not exist.
     """
     if path.suffix.lower() not in FORMS:
-        raise InputError(f"{path.name!r} has no suffix of a table; end the name in {', '.join(FORMS)}")
+        raise InputError(f"a table's file name must end in {', '.join(FORMS)}, but got {path.name!r}")
     if not path.absolute().parent.is_dir():
-        raise InputError(f"there is no folder {str(path.parent)!r} for {path.name}; create it first")
+        raise InputError(f"cannot write {path.name}: there is no folder {str(path.parent)!r}; create the folder first")
 
 
 def each_text(value: Any, change: Callable[[str], str]) -> Any:

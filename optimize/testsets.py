@@ -122,17 +122,22 @@ class QuestionSet:
         """Sentences about the LMs of the set and the index that anyone interpreting results on this set must know."""
         lines = []
         if self.kind == "make":
-            lines.append(f"synthetic: {self.lm} wrote questions and answers; read them before you use a result")
+            lines.append(
+                f"synthetic: {self.lm} wrote the questions and answers; review them before you rely on results"
+            )
         elif "writer" not in self.index:
             lines.append(
-                "the index does not name the LM that wrote it; if it is the LM of this set, the set is circular"
+                "the index does not name the LM that wrote its questions; if that LM also wrote this set, the set "
+                "is circular"
             )
         elif self.index["writer"] == self.lm:
-            lines.append(f"circular: {self.lm} wrote the index and this set, which favors the index; use another LM")
+            lines.append(
+                f"circular: {self.lm} wrote both the index and this set, which favors the index; use a different LM"
+            )
         if self.judge is not None and self.judge == self.lm:
-            lines.append(f"circular: {self.lm} judged the questions that it wrote; use another LM to judge")
+            lines.append(f"circular: {self.lm} judged the questions that it wrote; use a different LM as the judge")
         if self.judge is not None and self.judge == self.index.get("judge"):
-            lines.append(f"circular: {self.judge} judged the index and this set")
+            lines.append(f"circular: {self.judge} judged both the index and this set; use a different LM as the judge")
         return lines
 
 
@@ -184,7 +189,7 @@ def make_testset(
     if number is not None and number < 1:
         raise InputError(f"number must be 1 or more, but got {number}")
     if not 0 <= two_passage <= 1:
-        raise InputError(f"two_passage must be a share from 0 to 1, but got {two_passage}")
+        raise InputError(f"two_passage must be between 0 and 1, but got {two_passage}")
     _, passages = published_passages(collection_folder(collection, home), home)
     index: dict[str, str] = {}
     skipped: dict[str, int] = {}
@@ -274,9 +279,9 @@ def _of_index(
         skipped = {"stale": len(known) - len(candidates), "unwritten": len(passages) - len(known)}
     if not candidates:
         raise CollectionError(
-            f"nothing of {collection!r} can be {'reworded' if kind == 'rephrase' else 'asked about'}: of {len(stored)} "
-            f"questions {len(stored) - live} are stale, and none of the others is answered completely by its passage; "
-            f"write them: {build_command(collection)}"
+            f"no {'question' if kind == 'rephrase' else 'passage'} in {collection!r} can be used: "
+            f"{len(stored) - live} of {len(stored)} questions are stale, and no other question is answered completely "
+            f"by its passage; write new questions with {build_command(collection)}"
         )
 
     def ask(id: str) -> Draft:
@@ -383,9 +388,7 @@ def card_file(path: Path) -> Path:
 def check_set_file(path: Path) -> None:
     """Raise ``InputError`` if the name of a set does not end in .jsonl."""
     if not path.name.endswith(SUFFIX) or path.name == SUFFIX:
-        raise InputError(
-            f"a question set is a file of JSON lines; give a name that ends in {SUFFIX}, not {path.name!r}"
-        )
+        raise InputError(f"the file name of a question set must end in {SUFFIX}, but got {path.name!r}")
 
 
 def write_question_set(path: Path, made: QuestionSet) -> dict[str, Any]:
@@ -399,7 +402,7 @@ def write_question_set(path: Path, made: QuestionSet) -> dict[str, Any]:
     if not made.questions:
         why = ", ".join(f"{number} {name}" for name, number in made.dropped.items()) or "none"
         raise InputError(
-            f"not one of {made.asked} questions asked for is left ({why}); nothing was written. Name a better LM with "
+            f"all {made.asked} requested questions were dropped ({why}), so nothing was written; use a better LM with "
             "--lm"
         )
     parents = made.parents

@@ -81,6 +81,8 @@ def technique_class(name: str) -> type[Technique]:
         TechniqueError: There is no such technique.
     """
     if name not in TECHNIQUES:
+        if name.endswith(".py"):
+            raise TechniqueError(f"{name!r} is a file; name a technique or program in it, as in {name}:NAME")
         raise TechniqueError(unknown("technique", name, TECHNIQUES))
     return TECHNIQUES[name]
 
@@ -98,13 +100,17 @@ def register_technique(technique: Any) -> str:
         TechniqueError: The class is not a subclass of ``Technique``, or its name belongs to another technique.
     """
     if not (isinstance(technique, type) and issubclass(technique, Technique)):
-        raise TechniqueError(f"a technique is a subclass of querywright.programs.Technique, but got {technique!r:.80}")
+        raise TechniqueError(
+            f"a technique must be a subclass of querywright.programs.Technique, but got {technique!r:.80}"
+        )
     name = getattr(technique, "NAME", None)
     if not isinstance(name, str):
-        raise TechniqueError(f"{technique.__name__} has no NAME; give it one")
+        raise TechniqueError(f"{technique.__name__}.NAME must be a string, but got {name!r}; set NAME in the class")
     known = TECHNIQUES.get(name, technique)
     if (known.__module__, known.__qualname__) != (technique.__module__, technique.__qualname__):
-        raise TechniqueError(f"the name {name!r} belongs to {known.__name__}; give {technique.__name__} another NAME")
+        raise TechniqueError(
+            f"the name {name!r} is already used by {known.__name__}; choose a different NAME for {technique.__name__}"
+        )
     TECHNIQUES[name] = technique
     return name
 

@@ -29,38 +29,38 @@ from querywright.retrieval.types import Hit, Query, kind_of
 if TYPE_CHECKING:
     from querywright.retrieval.rerank import Reranker
 
-MAX_PASSAGES = Knob("max_passages", 5, "passages given to the reader at most", low=1, high=50, search=False)
+MAX_PASSAGES = Knob("max_passages", 5, "maximum number of passages for the reader", low=1, high=50, search=False)
 FUSION_CHOICES = ("interleave", "rrf", "union", "best_score")
 
 
 def demos_knob(paper: int) -> Knob:
-    """Return the ``demos`` knob for a technique whose paper shows ``paper`` demonstrations."""
-    text = f"demonstrations of ours in the prompt; the paper shows {paper}"
+    """Return the ``demos`` knob for a technique whose paper uses ``paper`` demonstrations."""
+    text = f"number of built-in demonstrations in the prompt; the paper uses {paper}"
     return Knob("demos", 0, text, low=0, high=paper, search=False)
 
 
-FUSION = Knob("fusion", "interleave", "how the lists become one", choices=FUSION_CHOICES)
-TOP_K = Knob("top_k", 5, "passages taken from each query", low=1, high=50)
+FUSION = Knob("fusion", "interleave", "method for merging the ranked lists", choices=FUSION_CHOICES)
+TOP_K = Knob("top_k", 5, "number of passages from each query", low=1, high=50)
 N_WRITTEN = Knob(
     "n_written",
     0,
-    "queries asked for, of which the first n_queries are searched; 0: n_queries",
+    "number of queries that the LM writes, of which the first n_queries are searched; 0: same as n_queries",
     low=0,
     high=8,
     search=False,
 )
 """Lets a study try several numbers of queries with a single LM answer, the one for the largest number."""
-RRF_K = Knob("rrf_k", 60, "constant of reciprocal rank fusion", low=1, high=200, when={"fusion": ("rrf",)})
+RRF_K = Knob("rrf_k", 60, "constant k in reciprocal rank fusion", low=1, high=200, when={"fusion": ("rrf",)})
 QUESTION_WEIGHT = Knob(
     "question_weight",
     1.0,
-    "weight of the question in fusion if it is searched; each query has weight 1",
+    "weight of the question in fusion, if the question is searched; each query has weight 1",
     low=0.25,
     high=4,
     when={"search_question": (True,)},
 )
 SEES_OPTIONS = Knob(
-    "sees_options", False, "whether the LM sees the options of the question; for a technique that does not need them"
+    "sees_options", False, "whether the LM sees the question's options, in a technique that does not need them"
 )
 SHARED_KNOBS = (
     SEES_OPTIONS,
@@ -69,13 +69,15 @@ SHARED_KNOBS = (
     Knob(
         "gate",
         "off",
-        "when the technique runs: always (off), or only if plain search scores low (score) or leads by little (margin)",
+        "when to run the technique: always (off), or only if the best plain search score (score) or its lead (margin) "
+        "is low",
         choices=("off", "score", "margin"),
         search=False,
     ),
-    Knob("gate_score", 0.55, "score from which plain search counts as certain", low=0, high=1,
+    Knob("gate_score", 0.55, "minimum plain search score at which the technique is skipped", low=0, high=1,
          when={"gate": ("score",)}),
-    Knob("gate_margin", 0.1, "lead of the best score over the mean of the first ten that counts as certain",
+    Knob("gate_margin", 0.1,
+         "minimum lead of the best score over the mean of the top ten at which the technique is skipped",
          low=0, high=1, when={"gate": ("margin",)}),
     SELECT,
     SELECT_POOL,
@@ -83,8 +85,8 @@ SHARED_KNOBS = (
     SELECT_BY,
     SELECT_WORDS,
 )  # fmt: skip
-"""Knobs of every technique that calls an LM. A study searches the threshold of a gate that is on, but does not search
-``gate`` itself, because that search would only rediscover plain retrieval under another name."""
+"""Knobs of every technique that calls an LM. If a gate is on, a study tunes its threshold. A study does not tune
+``gate`` itself, because it would only rediscover plain search under a different name."""
 
 GATE_DEPTH = 10
 """The number of plain search results that the gate looks at."""
@@ -169,11 +171,11 @@ class Technique(Threaded):
             and not all(hasattr(self.retriever, name) for name in ("embed", "search_vectors"))
         ):
             raise TechniqueError(
-                f"{self.NAME} searches with vectors, which a {kind_of(self.retriever)} retriever cannot; give a dense "
-                "one, or use query2doc, which searches with text"
+                f"{self.NAME} searches with vectors, but got a {kind_of(self.retriever)} retriever; pass a dense "
+                "retriever, or use query2doc, which searches with text"
             )
         if reranker is not None and not self.USES_RERANKER:
-            raise TechniqueError(f"{self.NAME} does not rerank; leave the reranker out, or use rerank")
+            raise TechniqueError(f"{self.NAME} does not rerank; remove the reranker, or use the technique 'rerank'")
         if reranker is not None:
             _check_reranker(reranker)
         self.reranker = reranker
@@ -197,7 +199,7 @@ class Technique(Threaded):
     def __getstate__(self) -> Any:
         if self.writer_lm is not None:  # it may contain an API key, which must not be written to a file
             raise TechniqueError(
-                "a program with a writer LM cannot be pickled; set its technique.writer_lm to None first"
+                "cannot pickle a program that has a writer LM; set program.technique.writer_lm to None first"
             )
         return super().__getstate__()
 
@@ -229,7 +231,7 @@ class Technique(Threaded):
                 options and the technique needs them.
             DataError: The history is not in an accepted form.
         """
-        raise NotImplementedError(f"{type(self).__name__} must write forward()")
+        raise NotImplementedError(f"{type(self).__name__} must implement forward()")
 
     # Methods for techniques to call.
 
@@ -256,7 +258,7 @@ class Technique(Threaded):
             TechniqueError: There is no retriever.
         """
         if self.retriever is None:
-            raise TechniqueError(f"{self.NAME} searches, but was made without a retriever; give one")
+            raise TechniqueError(f"{self.NAME} needs a retriever, but was created without one; pass retriever=")
         return self.retriever
 
     @property
@@ -272,7 +274,7 @@ class Technique(Threaded):
 
     @property
     def searched_knobs(self) -> list[Knob]:
-        """The knobs that a study searches, with the values that this retriever supports."""
+        """The knobs that a study tunes, with the values that this retriever supports."""
         return [knob for knob in self.KNOBS if knob.search]
 
     def lm_of(self, predictor: dspy.Predict) -> Any:
@@ -328,15 +330,15 @@ class Technique(Threaded):
             One list of hits per text, in the order of the texts; hits are best first.
 
         Raises:
-            InputError: The retriever did not return one list per text.
+            InputError: The retriever returned a different number of lists than there were texts.
             TechniqueError: There is no retriever.
         """
         retriever, asked = self.searched, list(texts)
         lists: list[list[Hit]] = retriever.search(asked, self.depth if k is None else k)
         if len(lists) != len(asked):
             raise InputError(
-                f"the retriever {retriever!r} gave {len(lists)} lists for {len(asked)} queries; search must return "
-                "one list per query, in their order"
+                f"the retriever {retriever!r} returned a different number of lists ({len(lists)}) than there were "
+                f"queries ({len(asked)}); search must return one list per query, in the order of the queries"
             )
         record_search(asked, lists, {"queries": asked})
         return lists
@@ -369,7 +371,7 @@ class Technique(Threaded):
         if self.NEEDS_OPTIONS and not choices:
             raise TechniqueError(
                 f"{self.NAME} compares options, but the question has none: {question[:80]!r}; "
-                "give options, or use another technique"
+                "pass options, or use a different technique"
             )
         self._check_values()
         given = {"question": question, "options": choices} | ({"history": turns} if turns else {})
@@ -401,7 +403,7 @@ class Technique(Threaded):
         value = scores[0] - mean if scores else -1.0
         certain = value >= least
         shown = {rule: round(value, 4), "at least": least}
-        record("gate", rule, shown, "pass the question through" if certain else "translate")
+        record("gate", rule, shown, "use plain search" if certain else "run the technique")
         if certain:
             return dspy.Prediction(passages=plain, queries=[Query(question)])
         try:
@@ -459,14 +461,14 @@ class Technique(Threaded):
         """Raise if the knob values do not fit the retriever or the predictors."""
         if self.knobs.get("select", False) and not hasattr(self, "select_passages"):
             raise TechniqueError(
-                f"{self.NAME} was made with select=False, and its knobs were changed later; make it with select=True, "
-                "or use with_knobs"
+                f"{self.NAME} was created with select=False, so knobs['select'] cannot be changed later; create it "
+                "with select=True, or use with_knobs(select=True)"
             )
         if self._is_gated and self.retriever is not None and kind_of(self.retriever) != "dense":
             raise TechniqueError(
-                f"the gate={self.knobs['gate']} of {self.NAME} looks at cosine similarities, which a "
-                f"{kind_of(self.retriever)} retriever does not give; set gate=off, or give a dense retriever (a custom "
-                'retriever needs the attribute kind = "dense")'
+                f"{self.NAME} with gate={self.knobs['gate']} requires cosine similarities from a dense retriever, but "
+                f"got a {kind_of(self.retriever)} retriever; set gate=off, or pass a dense retriever (a custom "
+                'retriever must have the attribute kind = "dense")'
             )
 
 
@@ -513,13 +515,13 @@ def _check_knobs(name: str, knobs: Sequence[Knob]) -> None:
     for knob in knobs:
         if knob.name in before:
             raise TechniqueError(
-                f"{name} has two knobs {knob.name!r}, shared knobs included; give one of them another name"
+                f"{name} has two knobs named {knob.name!r}, including shared knobs; rename one of them"
             )
         missing = [other for other in knob.when if other not in before]
         if missing:
             raise TechniqueError(
-                f"the knob {knob.name!r} of {name} depends on {missing[0]!r}, which is not declared before it; "
-                f"declare {missing[0]!r} first, or {knob.name!r} without when="
+                f"the knob {knob.name!r} in {name} depends on {missing[0]!r}, so {missing[0]!r} must be declared "
+                f"first; declare it before {knob.name!r}, or remove when="
             )
         before.add(knob.name)
 
@@ -528,10 +530,11 @@ def _check_reranker(reranker: Any) -> None:
     name, kind = getattr(reranker, "id", None), type(reranker).__name__
     if not isinstance(name, str) or not name.strip() or name.startswith(("/", "~")) or "\\" in name:
         raise TechniqueError(
-            f"a reranker needs an id that is the same on every machine and is not a path, but {kind} has {name!r}"
+            f"a reranker's id must be a string that is the same on every machine and is not a path, but {kind} has "
+            f"{name!r}"
         )
     if not callable(getattr(reranker, "score", None)):
-        raise TechniqueError(f"a reranker needs score(query, passages), but {kind} does not have it")
+        raise TechniqueError(f"a reranker must have the method score(query, passages), but {kind} does not")
 
 
 def search_sum(
@@ -587,18 +590,16 @@ def checked_options(question: Any, options: Any) -> list[str]:
         TechniqueError: The question is blank, or the options are not two or more distinct strings.
     """
     if not isinstance(question, str) or not question.strip():
-        raise TechniqueError(f"a question must be a text that is not empty, but got {question!r}")
+        raise TechniqueError(f"a question must be a nonempty string, but got {question!r}")
     if options is None:
         return []
     listed = isinstance(options, Sequence) and not isinstance(options, str)
     if not listed or not all(isinstance(option, str) and option.strip() for option in options):
-        raise TechniqueError(
-            f"options must be a list of texts that are not empty, but got {options!r} for {question[:80]!r}"
-        )
+        raise TechniqueError(f"options must be a list of nonempty strings, but got {options!r} for {question[:80]!r}")
     texts = [option.strip() for option in options]
     if len(texts) == 1 or len(set(texts)) < len(texts):
         raise TechniqueError(
-            f"options must be two or more distinct texts, but got {texts!r} for {question[:80]!r}; "
-            "leave the options out if the question has none"
+            f"options must be two or more distinct strings, but got {texts!r} for {question[:80]!r}; "
+            "omit the options if the question has none"
         )
     return texts

@@ -51,7 +51,7 @@ class ContrastiveHypotheses(Technique):
     NEEDS_VECTORS = True
     KNOBS = (
         MAX_PASSAGES,
-        Knob("rival_weight", 0.3, "weight of the rival's similarity, which is subtracted", low=0, high=1),
+        Knob("rival_weight", 0.3, "weight with which the rival's similarity is subtracted", low=0, high=1),
     )
 
     def __init__(self, retriever: Any = None, **knobs: Any) -> None:

@@ -54,8 +54,8 @@ class CorpusSteeredExpansion(Technique):
     ITERATIVE = True
     KNOBS = (
         MAX_PASSAGES,
-        Knob("feedback", 5, "passages that the LM reads in each round", low=1, high=20),
-        Knob("rounds", 1, "expansions written one after another", low=1, high=4),
+        Knob("feedback", 5, "number of passages that the LM reads in each round", low=1, high=20),
+        Knob("rounds", 1, "number of rounds, each of which writes an expansion", low=1, high=4),
     )
 
     def __init__(self, retriever: Any = None, **knobs: Any) -> None:

@@ -15,8 +15,8 @@ from querywright.retrieval.callable import CallableRetriever
 from querywright.retrieval.types import Query
 
 RESULTS = (
-    "a program must return its answer (a text), a list of passages as a retriever returns it, or a prediction with "
-    "answer, passages, or both"
+    "a program must return an answer (a string), a list of passages in the form that a retriever returns, or a "
+    "prediction with an answer, passages, or both"
 )
 
 
@@ -84,7 +84,7 @@ def technique_from(program: Any, name: str | None = None) -> type[Technique]:
     if isinstance(program, type) and issubclass(program, Technique):
         return program
     if not callable(program):
-        raise TechniqueError(f"a program is a dspy.Module or a function, but got {program!r:.80}")
+        raise TechniqueError(f"a program must be a dspy.Module or a function, but got {program!r:.80}")
     name = name or str(getattr(program, "__name__", type(program).__name__))
     named = program if hasattr(program, "__qualname__") else type(program)
     place = {"__module__": named.__module__, "__qualname__": named.__qualname__}
@@ -93,7 +93,7 @@ def technique_from(program: Any, name: str | None = None) -> type[Technique]:
             program = program()
         except TypeError as error:
             raise TechniqueError(
-                f"{name} cannot be made without arguments ({error}); give a function without arguments that makes it"
+                f"cannot create {name} without arguments ({error}); pass a function without arguments that creates it"
             ) from error
     asked = staticmethod(program) if inspect.isroutine(program) else program
     return type(name, (CustomProgram,), {"NAME": name, "PROGRAM": asked, "INPUTS": _inputs(program, name), **place})
@@ -107,7 +107,7 @@ def is_maker(program: Any) -> bool:
 def _inputs(program: Any, name: str) -> tuple[str, ...]:
     """Return the inputs that a program takes; a module with ``**kwargs`` takes the inputs in its signatures."""
     if not callable(program):
-        raise TechniqueError(f"{name} makes {program!r:.80}, which is neither a dspy.Module nor a function")
+        raise TechniqueError(f"{name} must create a dspy.Module or a function, but created {program!r:.80}")
     is_module = isinstance(program, dspy.Module)
     forward: Any = getattr(type(program), "forward", None) if is_module else program
     parameters = dict(inspect.signature(forward).parameters) if callable(forward) else {}
@@ -119,7 +119,8 @@ def _inputs(program: Any, name: str) -> tuple[str, ...]:
         taken |= {field for signature in signatures for field in signature.input_fields}
     if "question" not in taken:
         raise TechniqueError(
-            f"{name} must take question=, and may take options= and history=, but takes {', '.join(taken) or 'nothing'}"
+            f"{name} must accept question=, and may accept options= and history=, but accepts "
+            f"{', '.join(sorted(taken)) or 'no arguments'}"
         )
     return tuple(one for one in ("question", "options", "history") if one in taken)
 

@@ -71,24 +71,29 @@ class Decomposition(Technique):
         Knob(
             "mode",
             "recursive",
-            "recursive: each sub-answer is used in the next step; individual: all are written in parallel",
+            "recursive: each step uses the last sub-answer; individual: the LM writes all sub-answers in parallel",
             choices=("recursive", "individual"),
         ),
-        Knob("n_sub_questions", 3, "sub-questions at most; the question itself is searched too", low=1, high=6),
+        Knob(
+            "n_sub_questions", 3, "maximum number of sub-questions; the question itself is also searched", low=1, high=6
+        ),
         replace(
-            N_WRITTEN, help="sub-questions asked for; the first n_sub_questions are used; 0: n_sub_questions", high=6
+            N_WRITTEN,
+            help="number of sub-questions that the LM writes, of which the first n_sub_questions are used; 0: same "
+            "as n_sub_questions",
+            high=6,
         ),
         # As in HCQR: four overlapping lists of five contain about fifteen passages.
-        Knob("top_k", 5, "passages taken from each query, and read for each sub-answer", low=1, high=50),
+        Knob("top_k", 5, "number of passages from each query, and for each sub-answer", low=1, high=50),
         FUSION,
         RRF_K,
         Knob(
             "query_with_answer",
             True,
-            "whether the next search contains the last sub-answer",
+            "whether the next query contains the last sub-answer",
             when={"mode": ("recursive",)},
         ),
-        Knob("reader_sees_answers", True, "whether the reader sees the sub-answers and the passages"),
+        Knob("reader_sees_answers", True, "whether the reader sees the sub-answers in addition to the passages"),
     )
 
     def __init__(self, retriever: Any = None, **knobs: Any) -> None:

@@ -42,13 +42,13 @@ class Ensemble(RAG):
         if not 2 <= len(members) <= MOST_MEMBERS:
             raise TechniqueError(f"an ensemble must have 2 to {MOST_MEMBERS} members, but got {len(members)}")
         if any(isinstance(member, Ensemble) for member in members):
-            raise TechniqueError("an ensemble cannot be a member of another ensemble; give its members instead")
+            raise TechniqueError("an ensemble cannot be a member of another ensemble; pass its members instead")
         kinds = {(type(member.technique), type(member.reader)) for member in members}
         if len(kinds) > 1:
             names = sorted({member.technique.NAME for member in members})
             raise TechniqueError(
-                f"the members of an ensemble have one technique and one reader, but these have {len(kinds)} different "
-                f"pairs (techniques {', '.join(names)})"
+                "all members of an ensemble must have the same technique and the same reader, but got "
+                f"{len(kinds)} different pairs (techniques: {', '.join(names)})"
             )
         first = members[0]
         super().__init__(first.technique, first.reader, nearest=first.nearest)

@@ -45,8 +45,10 @@ class Filter(Technique):
     SEARCHES = "1 (deep)"
     KNOBS = (
         MAX_PASSAGES,
-        Knob("pool", 15, "passages that are judged", low=1, high=100),
-        Knob("empty_ok", False, "whether to return no passage if none survives, instead of the first", search=False),
+        Knob("pool", 15, "number of passages that the LM judges", low=1, high=100),
+        Knob(
+            "empty_ok", False, "whether to return no passage, instead of the first, if none is relevant", search=False
+        ),
     )
 
     def __init__(self, retriever: Any = None, **knobs: Any) -> None:

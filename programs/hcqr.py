@@ -72,7 +72,7 @@ class HypothesisToQueries(dspy.Signature):
 
 
 class HCQR(Technique):
-    """Searches for evidence that supports, distinguishes, and verifies a provisional answer.
+    """Searches for evidence that supports a provisional answer, distinguishes it from the others, and verifies it.
 
     If no hypothesis can be read, the question is the only query (fallback ``hypothesis``). If a query cannot be read,
     it is built from the hypothesis instead (fallback ``query:support`` and so on). If a question has no options and no
@@ -87,24 +87,25 @@ class HCQR(Technique):
     SEARCHES = "3 (+1)"
     KNOBS = (
         replace(MAX_PASSAGES, default=15),
-        Knob("n_queries", 3, "queries searched, in the order support, distinguish, verify", low=1, high=3),
+        Knob("n_queries", 3, "number of queries searched, in the order support, distinguish, verify", low=1, high=3),
         TOP_K,
         Knob(
             "form",
             "ours",
-            "published: options are weighed first, the query writer does not see them, and lists are joined by union",
+            "ours: this project's version; published: the paper's version, in which the LM weighs the options first, "
+            "the query writer does not see them, and fusion is by union",
             choices=("ours", "published"),
             search=False,
         ),
         replace(FUSION, when=_OURS),
         replace(RRF_K, when={**RRF_K.when, **_OURS}),
-        Knob("search_question", False, "whether the question itself is searched, before the queries"),
+        Knob("search_question", False, "whether the question itself is also searched, before the queries"),
         replace(QUESTION_WEIGHT, when={"fusion": ("rrf",), "search_question": (True,), **_OURS}),
         Knob("rewriter_sees_options", True, "whether the query writer sees the options", when=_OURS),
         Knob(
             "deliberate",
             False,
-            "whether the LM weighs each option in turn before it guesses; for an LM that can",
+            "whether the LM weighs each option in turn before it guesses; only for capable LMs",
             when=_OURS,
             search=False,
         ),

@@ -45,9 +45,9 @@ class HyDE(Technique):
     NEEDS_VECTORS = True
     KNOBS = (
         MAX_PASSAGES,
-        Knob("n_documents", 8, "documents sampled in parallel", low=1, high=16),
+        Knob("n_documents", 8, "number of documents sampled in parallel", low=1, high=16),
         Knob("search_question", True, "whether the mean includes the vector of the question"),
-        Knob("temperature", 0.7, "temperature of sampling; at 0 documents may be equal", low=0, high=1.5),
+        Knob("temperature", 0.7, "sampling temperature; at 0, the documents may be identical", low=0, high=1.5),
     )
 
     def __init__(self, retriever: Any = None, **knobs: Any) -> None:

@@ -27,8 +27,8 @@ class Knob:
         choices: The allowed values of a choice; not needed for a bool.
         when: ``{other: values}``: the knob has an effect only if each knob ``other`` has one of its ``values``. Each
             ``other`` must be declared before this knob.
-        search: Whether a study searches it by default. A budget, such as the number of passages that the reader sees,
-            is not searched, because a larger budget finds at least as much but costs more. Default True.
+        search: Whether a study tunes it by default. A budget, such as the number of passages that the reader sees,
+            is not tuned, because a larger budget finds at least as much but costs more. Default True.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Knob:
 
     def __post_init__(self) -> None:
         if self._is_number and (self.low is None or self.high is None):
-            raise TechniqueError(f"{self.name} is a number and needs low= and high=")
+            raise TechniqueError(f"{self.name} is a number, so it must have low= and high=")
         self.check(self.default)
 
     def acts(self, values: Mapping[str, Value]) -> bool:
@@ -73,7 +73,9 @@ class Knob:
             for choice in (True, False) if isinstance(self.default, bool) else self.choices:
                 if value == choice and isinstance(value, bool) == isinstance(choice, bool):
                     return choice
-        rule = f"a whole number from {self.range}" if whole else self.range
+        kind = "a whole number" if whole else "a number"
+        several = "one of " if " | " in self.range else ""
+        rule = f"{kind} from {self.range}" if self._is_number else several + self.range.replace(" | ", ", ")
         raise TechniqueError(f"{self.name} must be {rule}, but got {value!r}")
 
     def parse(self, text: str) -> Value:

@@ -87,11 +87,11 @@ class IRCoT(Technique):
     ITERATIVE = True
     KNOBS = (
         replace(MAX_PASSAGES, default=15),
-        Knob("collect", 15, "passages collected at most; the loop then ends", low=1, high=50),
-        Knob("top_k", 4, "passages taken from each search", low=1, high=50),
-        Knob("max_steps", 8, "sentences of reasoning at most", low=1, high=10),
-        Knob("min_steps", 1, "sentences of reasoning before it may end with an answer", low=1, high=10),
-        Knob("fill", False, "whether further hits of the same searches fill the reader's budget"),
+        Knob("collect", 15, "number of collected passages at which the loop ends", low=1, high=50),
+        Knob("top_k", 4, "number of passages from each search", low=1, high=50),
+        Knob("max_steps", 8, "maximum number of reasoning sentences", low=1, high=10),
+        Knob("min_steps", 1, "minimum number of reasoning sentences before an answer", low=1, high=10),
+        Knob("fill", False, "whether more hits from the same searches fill up max_passages"),
         demos_knob(15),
     )
 

@@ -1,6 +1,6 @@
 """Multi-Query: paraphrase the question, search with every paraphrase, and fuse the lists.
 
-After LangChain's MultiQueryRetriever. Where we differ: the question itself is also a query (``search_question``),
+Modeled on LangChain's MultiQueryRetriever. Where we differ: the question itself is also a query (``search_question``),
 because paraphrases drift. The lists are interleaved, so that a small budget includes the best passages for each
 paraphrase (``fusion=union`` and ``search_question=false`` give LangChain's order). Numbers and bullets before a query
 are removed, and duplicate queries are dropped.
@@ -42,12 +42,12 @@ class MultiQuery(Technique):
     SEARCHES = "3 (+1)"
     KNOBS = (
         MAX_PASSAGES,
-        Knob("n_queries", 3, "paraphrases asked for", low=1, high=8),
+        Knob("n_queries", 3, "number of paraphrases", low=1, high=8),
         N_WRITTEN,
         TOP_K,
         FUSION,
         RRF_K,
-        Knob("search_question", True, "whether the question itself is searched, before the paraphrases"),
+        Knob("search_question", True, "whether the question itself is also searched, before the paraphrases"),
     )
 
     def __init__(self, retriever: Any = None, **knobs: Any) -> None:

@@ -15,7 +15,9 @@ from querywright.programs.base import MAX_PASSAGES, Technique
 class OracleEvidence(Technique):
     """Returns the passages that entail the answer according to the labels, alone or jointly.
 
-    The first passage of each group of alternatives comes before the others. This is a reference, not a technique.
+    The first passage of each group of alternatives comes before the others. This is a reference, not a technique. Its
+    ``recall`` is below 1 for a question that also has USEFUL passages, because ``recall`` counts them although the
+    answer does not need them.
 
     Args:
         passages: The passages in the collection, by id.

@@ -52,10 +52,10 @@ class QARAG(Reranking):
     SEARCHES = "2"
     KNOBS = (
         replace(MAX_PASSAGES, default=6),
-        Knob("top_k", 12, "passages taken from each track", low=1, high=50),
-        Knob("track", "both", "the texts that are searched: question and hypothetical answer, or the answer alone",
+        Knob("top_k", 12, "number of passages from each track", low=1, high=50),
+        Knob("track", "both", "texts to search: the question and the hypothetical answer (both), or only the answer",
              choices=("both", "answer")),
-        Knob("rerank", True, "whether the passages of each track are reranked", when={"track": ("both",)}),
+        Knob("rerank", True, "whether the passages from each track are reranked", when={"track": ("both",)}),
     )  # fmt: skip
 
     def __init__(self, retriever: Any = None, *, reranker: Reranker | None = None, **knobs: Any) -> None:

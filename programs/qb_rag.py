@@ -24,7 +24,7 @@ from querywright.programs.base import MAX_PASSAGES, Technique, record_search
 from querywright.programs.hyperparameters import Knob
 from querywright.retrieval.types import HYBRID, MATCHES, NEAREST, Hit, Matching, Query, kind_of
 
-MATCH = Knob("match", NEAREST, "how stored questions lead to passages", choices=MATCHES)
+MATCH = Knob("match", NEAREST, "method for finding passages from stored questions", choices=MATCHES)
 
 
 class QBRAG(Technique):
@@ -44,14 +44,16 @@ class QBRAG(Technique):
         Knob(
             "coverage",
             0,
-            "average number of questions per passage that take part; 0 means all",
+            "average number of stored questions per passage that are searched; 0: all",
             low=0,
             high=50,
             search=False,
         ),
-        Knob("keep_partial", False, "whether partly answered questions take part"),
+        Knob("keep_partial", False, "whether to search stored questions that their passage answers only partly"),
         Knob("weight", 0.5, "weight of the passage's similarity", low=0, high=1, when={"match": (HYBRID,)}),
-        Knob("depth", 100, "passages taken from each of the two lists", low=10, high=200, when={"match": (HYBRID,)}),
+        Knob(
+            "depth", 100, "number of passages from each of the two lists", low=10, high=200, when={"match": (HYBRID,)}
+        ),
     )
 
     def __init__(self, retriever: Any = None, **knobs: Any) -> None:
@@ -61,7 +63,7 @@ class QBRAG(Technique):
 
     @property
     def searched_knobs(self) -> list[Knob]:
-        """The knobs that a study searches; ``match`` has only the values that the retriever supports."""
+        """The knobs that a study tunes; ``match`` has only the values that the retriever supports."""
         matches = MATCHES if self.retriever is None else self.searched.matches
         return [replace(knob, choices=matches) if knob is MATCH else knob for knob in super().searched_knobs]
 
@@ -91,7 +93,7 @@ class QBRAG(Technique):
         if not isinstance(searched_by(retriever), QuestionIndex):
             name = getattr(retriever, "name", "NAME")
             raise TechniqueError(
-                f"{self.NAME} searches the questions of a collection, which a {kind_of(retriever)} retriever "
-                f"({type(retriever).__name__}) does not; open it with the engine questions, and if it has no "
-                f"questions yet, run {build_command(name)}"
+                f"{self.NAME} searches a collection's generated questions, but got a {kind_of(retriever)} retriever "
+                f"({type(retriever).__name__}); open the collection with the engine 'questions'. If the collection "
+                f"has no questions yet, first run {build_command(name)}"
             )

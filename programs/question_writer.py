@@ -232,7 +232,7 @@ class OneQuestion(dspy.Module):
 
 
 class RephraseQuestion(OneQuestion):
-    """Rephrase a question with the LM in the DSPy settings, which sees only the question."""
+    """Rephrase a question with the LM configured in DSPy, which sees only the question."""
 
     def __init__(self) -> None:
         super().__init__()

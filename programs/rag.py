@@ -24,7 +24,7 @@ from querywright.retrieval.types import Query
 
 P = TypeVar("P", bound=dspy.Module)
 
-_NEAREST = Knob("nearest", 0, "demonstrations shown with each call, 0 for all", low=0, high=1_000_000, search=False)
+_NEAREST = Knob("nearest", 0, "number of demonstrations in each call; 0: all", low=0, high=1_000_000, search=False)
 
 
 class Listener(Protocol):
@@ -54,7 +54,7 @@ class RAG(Threaded):
     def __init__(self, technique: Technique, reader: Reader | None, *, nearest: int = 0) -> None:
         super().__init__()
         if nearest < 0:
-            raise TechniqueError(f"nearest must be 0 (all demonstrations are shown) or more, but got {nearest}")
+            raise TechniqueError(f"nearest must be 0 (for all demonstrations) or more, but got {nearest}")
         self.technique = technique
         self.reader = reader
         self.showing = Knobs((_NEAREST,), {"nearest": nearest})  # a parameter, so that DSPy saves it with the prompts
@@ -132,8 +132,8 @@ def check_takes_writer(technique: type[Technique] | Technique, writer: Any) -> N
     """
     if writer is not None and not technique.LM_STAGES:
         raise TechniqueError(
-            f"{technique.NAME} calls no LM before the reader, so writer_lm= has no effect; omit it, or "
-            "use a technique that rewrites the question, such as rrr"
+            f"{technique.NAME} calls no LM before the reader, so writer_lm= would have no effect; remove it, or use a "
+            "technique that rewrites the question, such as rrr"
         )
 
 

@@ -43,11 +43,11 @@ class RAGFusion(Technique):
     FUSION_RULE = "rrf"
     KNOBS = (
         MAX_PASSAGES,
-        Knob("n_queries", 4, "related queries asked for", low=1, high=8),
+        Knob("n_queries", 4, "number of related queries", low=1, high=8),
         N_WRITTEN,
         TOP_K,
-        Knob("rrf_k", 60, "constant of reciprocal rank fusion", low=1, high=200),
-        Knob("search_question", True, "whether the question itself is searched"),
+        Knob("rrf_k", 60, "constant k in reciprocal rank fusion", low=1, high=200),
+        Knob("search_question", True, "whether the question itself is also searched"),
         QUESTION_WEIGHT,
     )
 

@@ -203,8 +203,8 @@ class MultipleChoiceReader(Reader):
         """Raise ``TechniqueError`` if the question has no options."""
         if not options:
             raise TechniqueError(
-                f"the multiple-choice reader needs options, but the question has none: {question[:80]!r}; "
-                "give options, or use the reader short_answer"
+                f"the reader 'multiple_choice' requires options, but the question has none: {question[:80]!r}; "
+                "pass options, or use the reader 'short_answer'"
             )
 
     def _signature(self, asked: ReaderInput) -> Any:

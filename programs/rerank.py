@@ -89,7 +89,7 @@ class Rerank(Reranking):
     SEARCHES = "1 (deep)"
     KNOBS = (
         MAX_PASSAGES,
-        Knob("pool", 20, "passages that are reranked; 50 suits a cross-encoder", low=1, high=100),
+        Knob("pool", 20, "number of passages to rerank; 50 suits a cross-encoder", low=1, high=100),
     )
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:

@@ -50,7 +50,7 @@ class RewriteRetrieveRead(Technique):
     SEARCHES = "0 to 3"
     KNOBS = (
         MAX_PASSAGES,
-        Knob("n_queries", 3, "queries at most", low=1, high=8),
+        Knob("n_queries", 3, "maximum number of queries", low=1, high=8),
         N_WRITTEN,
         TOP_K,
         FUSION,
@@ -59,7 +59,7 @@ class RewriteRetrieveRead(Technique):
         Knob(
             "may_skip",
             True,
-            "whether the rewriter may write no query, so that nothing is searched; else the question is searched",
+            "whether the rewriter may skip the search by writing no query; if false, the question is searched instead",
         ),
         Knob("rewriter_sees_options", True, "whether the rewriter sees the options"),
     )

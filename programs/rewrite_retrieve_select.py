@@ -64,14 +64,14 @@ class RewriteRetrieveSelect(Technique):
     SEARCHES = "5"
     KNOBS = (
         MAX_PASSAGES,
-        Knob("n_queries", 4, "queries searched", low=1, high=8),
+        Knob("n_queries", 4, "number of queries searched", low=1, high=8),
         N_WRITTEN,
         replace(TOP_K, default=10),
         replace(FUSION, default="rrf"),
         RRF_K,
-        Knob("select_least", 0.0, "share of the best fused score that a passage of the pool needs; 0: any",
+        Knob("select_least", 0.0, "minimum score of a pool passage, as a share of the best fused score; 0: no minimum",
              low=0, high=1, when={"fusion": ("rrf", "best_score")}, search=False),
-        Knob("search_passage", True, "whether the hypothetical sentence is searched too"),
+        Knob("search_passage", True, "whether the hypothetical sentence is also searched"),
         replace(SELECT, default=True),
     )  # fmt: skip
 

@@ -40,13 +40,13 @@ NAMED = "numbers of the passages that help, at most {}, the most helpful first; 
 SELECT = Knob(
     "select",
     False,
-    "whether the LM then reads the pool and keeps the passages that help most to decide, or none",
+    "whether the LM reads the pool and selects only the passages that help most to decide, possibly none",
     search=False,
 )
 SELECT_POOL = Knob(
     "select_pool",
     20,
-    "passages in the pool from which the LM selects",
+    "number of passages in the pool that the LM selects from",
     low=2,
     high=100,
     when={"select": (True,)},
@@ -55,7 +55,7 @@ SELECT_POOL = Knob(
 SELECT_MOST = Knob(
     "select_most",
     5,
-    "passages that the LM may name, at least max_passages; the first max_passages are kept",
+    "maximum number of passages that the LM selects (at least max_passages), of which the first max_passages are kept",
     low=1,
     high=20,
     when={"select": (True,)},
@@ -65,7 +65,8 @@ SELECT_MOST = Knob(
 SELECT_BY = Knob(
     "select_by",
     "decision",
-    "decision: the passages that help most to decide; needs: first what must be known, then a set that contains it",
+    "decision: the LM selects the passages that help most to decide; needs: the LM first lists the facts that must be "
+    "known, then selects a set that contains them",
     choices=("decision", "needs"),
     when={"select": (True,)},
     search=False,
@@ -73,7 +74,7 @@ SELECT_BY = Knob(
 SELECT_WORDS = Knob(
     "select_words",
     0,
-    "words of each passage that the LM reads, in the sentences that match best; 0: all",
+    "maximum number of words that the LM reads per passage, from the best-matching sentences; 0: all",
     low=0,
     high=1000,
     when={"select": (True,)},

@@ -15,7 +15,7 @@ from typing import Any
 import dspy
 
 from querywright.data.types import History
-from querywright.programs.base import FUSION_CHOICES, MAX_PASSAGES, TOP_K, Technique, demos_knob
+from querywright.programs.base import FUSION, FUSION_CHOICES, MAX_PASSAGES, TOP_K, Technique, demos_knob
 from querywright.programs.hyperparameters import Knob
 from querywright.programs.query_cleaning import query_in
 from querywright.programs.steps import Predict
@@ -44,7 +44,7 @@ class StepBackRetrieval(Technique):
         MAX_PASSAGES,
         TOP_K,
         replace(demos_knob(1), high=2),
-        Knob("fusion", "shares", "how the lists become one", choices=("shares", *FUSION_CHOICES)),
+        Knob("fusion", "shares", FUSION.help, choices=("shares", *FUSION_CHOICES)),
     )
 
     def __init__(self, retriever: Any = None, **knobs: Any) -> None:

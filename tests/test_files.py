@@ -173,14 +173,14 @@ def edited(**changes: object) -> bytes:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"", "it is not valid JSON"),
-        (b"[]", "it is not a JSON object"),
-        (b"[" * 100_000, "it is not valid JSON"),
-        (b'{"name": "a"}', "its checksum does not match"),
-        (Facts(name="a", count=3).to_bytes().replace(b"3", b"4", 1), "its checksum does not match"),
+        (b"", "not valid JSON"),
+        (b"[]", "not a JSON object"),
+        (b"[" * 100_000, "not valid JSON"),
+        (b'{"name": "a"}', "wrong checksum"),
+        (Facts(name="a", count=3).to_bytes().replace(b"3", b"4", 1), "wrong checksum"),
         (edited(count="3"), "field count: "),
         (edited(more=1), "field more: "),
-        (b" " * (Checksummed.LARGEST + 1), "it is larger than 1048576 bytes"),
+        (b" " * (Checksummed.LARGEST + 1), "larger than the 1048576-byte limit"),
     ],
 )
 def test_a_checksummed_file_that_is_something_else_is_refused_with_one_line(tmp_path, data, reason):

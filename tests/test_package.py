@@ -82,10 +82,10 @@ def test_the_workspace(tmp_path, monkeypatch):
     assert home() == home()
     (tmp_path / "file").write_text("x")
     for wrong in ("file", "file/deep", "~nobody-of-this-name/x"):
-        with pytest.raises(InputError, match=rf"the workspace '{wrong}' cannot be created .*QUERYWRIGHT_HOME"):
+        with pytest.raises(InputError, match=rf"cannot create the workspace '{wrong}' .*QUERYWRIGHT_HOME"):
             home(wrong)
         for opens in (open_store, Workspace.open):
-            with pytest.raises(InputError, match=r"the workspace .* cannot be created .*QUERYWRIGHT_HOME"):
+            with pytest.raises(InputError, match=r"cannot create the workspace .*QUERYWRIGHT_HOME"):
                 opens(wrong)
 
 

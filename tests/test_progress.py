@@ -77,7 +77,7 @@ def test_of_work_that_is_ended_the_arms_so_far_are_printed(plain):
         bar.stand(lambda: standing)
         bar("plain", 3, 12)
         raise KeyboardInterrupt
-    assert "so far, recall in per cent:" in plain.file.getvalue()
+    assert "so far, recall in percent:" in plain.file.getvalue()
     assert "plain" in plain.file.getvalue()
 
 

@@ -122,7 +122,7 @@ def test_the_whole_way(search, questions, lm, shop):
     found.save("artifacts/best")
     loaded = qw.load("artifacts/best", lm=lm, retriever=shop)
     assert found.save("artifacts/best").digest == loaded.manifest.digest
-    with pytest.raises(QuerywrightError, match="'runner-up' holds another artifact; give another folder"):
+    with pytest.raises(QuerywrightError, match="'runner-up' already contains a different artifact"):
         found.save(found.folder / "artifacts" / "runner-up")
     row = QUESTIONS[0]
     answers = [one(row["question"], options=row["options"]) for one in (found.recommended, loaded)]
@@ -154,7 +154,7 @@ def test_a_call_that_cannot_be_opened_leaves_no_folder_and_the_corrected_call_ru
     assert not Path("mine").exists()
     found = search(questions, lm=lm, out="mine")
     assert found.program(0).technique.NAME == found.program(found.snapshot.trials[0]).technique.NAME
-    with pytest.raises(InputError, match="trial must be a number from 0 to"):
+    with pytest.raises(InputError, match="trial must be an integer between 0 and"):
         found.program(99)
 
 
@@ -200,16 +200,16 @@ def with_other_prompt(index):
     ("techniques", "changes", "said"),
     [
         (["hide"], {}, "unknown technique 'hide'"),
-        ([Renamed], {}, "the name 'hyde' belongs to HyDE; give Renamed another NAME"),
-        ([42], {}, "an arm is the name of a technique"),
-        (["hyde", qw.HyDE], {}, "'hyde' is given twice"),
-        ([with_other_prompt], {}, "the prompts of this keywords differ from the prompts of its class"),
+        ([Renamed], {}, "the name 'hyde' is already used by HyDE; choose a different NAME"),
+        ([42], {}, "not a valid arm: 42"),
+        (["hyde", qw.HyDE], {}, "'hyde' was passed twice"),
+        ([with_other_prompt], {}, "this keywords instance has custom prompts"),
         ({"hyde": {"documents": [1, 2]}}, {}, r"techniques\.hyde\.knobs\.documents: unknown knob of hyde"),
-        ({"hyde": {"n_documents": (3, 1)}}, {}, r"techniques\.hyde\.knobs\.n_documents: low must be smaller"),
+        ({"hyde": {"n_documents": (3, 1)}}, {}, r"techniques\.hyde\.knobs\.n_documents: low must be less"),
         (["hyde"], {"objectives": ["usefulness"]}, r"objectives\.0: unknown objective 'usefulness'"),
         (["hyde"], {"prompts": ["gepas"]}, r"prompts\.gepas\.optimizer: unknown optimizer 'gepas'"),
-        (["hyde"], {"sampling": "tpe"}, "unknown key of a study 'sampling' .did you mean sampler"),
-        (["hyde"], {"retriever": None}, "plain searches; give retriever="),
+        (["hyde"], {"sampling": "tpe"}, "unknown study setting 'sampling' .did you mean sampler"),
+        (["hyde"], {"retriever": None}, "plain needs a retriever; pass retriever="),
     ],
 )
 def test_an_error_names_the_value_before_anything_is_asked(search, questions, server, index, techniques, changes, said):
@@ -230,5 +230,5 @@ def test_a_database_stores_trials_answers_and_the_budget(search, questions, post
     there = search(questions, out="there", home="other", **given)  # another host has neither folder nor answers
     assert (there.sentence, len(server.requests)) == (found.sentence, calls)
     assert not any(url.encode() in path.read_bytes() for path in Path().rglob("*") if path.is_file())
-    with pytest.raises(InputError, match="an open workspace has its own store"):
+    with pytest.raises(InputError, match="an open workspace already has a cache"):
         search(questions, out="again", lm=qw.Workspace.open(lm=found.search.lm), **given)

@@ -112,9 +112,12 @@ class ArtifactManifest(Checksummed):
     @model_validator(mode="after")
     def _names_a_collection(self) -> Self:
         if (self.collection is None) != (self.engine is None):
-            raise ValueError(f"the collection {self.collection!r} and the engine {self.engine!r} do not fit together")
+            raise ValueError(
+                f"collection and engine must both be set or both be null, but got {self.collection!r} and "
+                f"{self.engine!r}"
+            )
         if self.collection is not None and not NAME_PATTERN.fullmatch(self.collection):
-            raise ValueError(f"{self.collection!r} cannot be a collection's name")
+            raise ValueError(f"{self.collection!r} is not a valid collection name")
         return self
 
     @model_serializer(mode="wrap")
@@ -211,7 +214,10 @@ def copy_artifact(source: str | Path, path: str | Path, *, replace: bool = False
     """
     manifest, target = read_artifact(source).manifest, Path(path).resolve()
     if not replace and (target / "manifest.json").exists() and read_artifact(target).manifest.digest != manifest.digest:
-        raise ArtifactError(f"{target.name!r} holds another artifact; give another folder, or replace it: replace=True")
+        raise ArtifactError(
+            f"{target.name!r} already contains a different artifact; use a different folder, or replace the artifact "
+            "with replace=True"
+        )
     _put(target, {file.name: file.read_bytes() for file in Path(source).iterdir()})
     return manifest
 
@@ -227,8 +233,8 @@ def _check_replaceable(target: Path) -> None:
     others = sorted({entry.name for entry in target.iterdir()} - set(LIMITS)) if target.exists() else []
     if others:
         raise ArtifactError(
-            f"{target.name!r} has files that are not part of an artifact, such as {others[0]!r}; they would be lost. "
-            "Give another folder"
+            f"{target.name!r} contains files that are not part of an artifact, such as {others[0]!r}; replacing the "
+            "folder would delete these files. Use a different folder"
         )
 
 
@@ -263,11 +269,14 @@ def check_digest(found: str, digest: str | None) -> None:
         InputError: ``digest`` is not a digest.
     """
     if digest is not None and not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
-        raise InputError(f"a digest is sha256: and 64 hexadecimal digits, as artifact show prints it, not {digest!r}")
+        raise InputError(
+            "a digest must be sha256: followed by 64 hexadecimal digits, as printed by `querywright artifact show`, "
+            f"but got {digest!r}"
+        )
     if digest not in (None, found):
         raise ArtifactError(
-            f"the artifact's digest is {found}, but {digest} is asked for: it is another artifact, or it was changed; "
-            "get it again from its maker"
+            f"the artifact's digest must be {digest}, but got {found}: this is a different artifact, or it was "
+            "changed; get the artifact from its author"
         )
 
 
@@ -277,19 +286,19 @@ def _checked(data: Mapping[str, bytes], digest: str | None) -> Artifact:
     try:
         manifest = ArtifactManifest.from_bytes(data["manifest.json"])
         if manifest.to_bytes() != data["manifest.json"]:  # the checksum does not cover white space
-            raise ValueError("it was changed after it was written")
+            raise ValueError("the file was changed after it was written")
     except ValueError as error:
         raise ArtifactError(
-            f"manifest.json: {error}; compile again, or install the version of querywright that wrote it"
+            f"manifest.json: {error}; recompile, or install the version of querywright that wrote the artifact"
         ) from error
     if set(manifest.files) != set(LIMITS) - {"manifest.json"}:
-        raise ArtifactError("manifest.json: the field files must name the other files of an artifact; compile again")
+        raise ArtifactError("manifest.json: the field `files` must list the other files in the artifact; recompile")
     for name, its in manifest.files.items():
         if hashlib.sha256(data[name]).hexdigest() != its:
-            raise ArtifactError(f"{name} was changed after it was written (SHA-256 differs); compile again")
+            raise ArtifactError(f"{name} was changed after it was written (its SHA-256 differs); recompile")
     state = _parsed(ProgramState, "program.json", data["program.json"])
     if (state.technique, state.reader) != (manifest.technique, manifest.reader):
-        raise ArtifactError("program.json and manifest.json name different programs; compile again")
+        raise ArtifactError("program.json and manifest.json name different programs; recompile")
     # Only a line feed ends a line: a text may contain other characters that Python treats as line ends.
     lines = data["golden.jsonl"].removesuffix(b"\n").split(b"\n") if data["golden.jsonl"] else []
     golden = [_parsed(Golden, f"golden.jsonl line {n}", line) for n, line in enumerate(lines, 1)]
@@ -300,20 +309,20 @@ def _read_file(path: Path, artifact: str, limit: int) -> bytes:
     """Return the bytes of a file; do not follow links or wait for pipes."""
     if not os.path.isdir(path.parent):
         raise ArtifactError(
-            f"there is no artifact at {artifact!r}; give the folder that querywright compile wrote (--out)"
+            f"there is no artifact at {artifact!r}; pass the folder that `querywright compile` wrote (--out)"
         )
     if path.is_symlink() or not os.path.isfile(path):
         raise ArtifactError(
-            f"the artifact {artifact!r} is not whole: {path.name} is missing, or is not a plain file; copy the whole "
-            "folder, or compile again"
+            f"the artifact {artifact!r} is incomplete: {path.name} is missing or is not a regular file; copy the whole "
+            "folder, or recompile"
         )
     try:
         with path.open("rb") as file:
             data = file.read(limit + 1)
     except OSError as error:
-        raise ArtifactError(f"{path.name} of the artifact {artifact!r} cannot be read: {error.strerror}") from error
+        raise ArtifactError(f"cannot read {path.name} in the artifact {artifact!r}: {error.strerror}") from error
     if len(data) > limit:
-        raise ArtifactError(f"{path.name} is larger than the limit of {limit} bytes")
+        raise ArtifactError(f"{path.name} is larger than the {limit}-byte limit")
     return data
 
 
@@ -325,7 +334,7 @@ def _parsed(model: type[M], name: str, data: bytes) -> M:
     try:
         return model.model_validate_json(data)
     except ValidationError as error:
-        raise ArtifactError(f"{name}: {first_problem(error)}; compile again") from error
+        raise ArtifactError(f"{name}: {first_problem(error)}; recompile") from error
 
 
 def _written(data: BaseModel, indent: int | None = None) -> bytes:

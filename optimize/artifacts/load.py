@@ -38,6 +38,9 @@ MOST_CHANGED = 0.5
 
 _logger = logging.getLogger(__name__)
 
+CHANGED = "differs from the collection that the program was compiled on"
+"""Wording for the message about a changed collection."""
+
 _MODEL_NAME = re.compile(r"(?!.*//)[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9_.:@/+-]+")
 """A DSPy model string that names a provider and a model but no address."""
 
@@ -90,20 +93,20 @@ def load(
     manifest = artifact.manifest
     program_from(artifact.state)  # report errors in the artifact before opening anything
     if reranker is not None and not technique_class(manifest.technique).USES_RERANKER:
-        raise ArtifactError(f"the artifact's technique {manifest.technique} does not rerank; leave the reranker out")
+        raise ArtifactError(f"the artifact's technique {manifest.technique} does not rerank; remove the reranker")
     folder = None if home is None else Path(home)
     found: Any
     if retriever is None and where is None:
         found = collection_of(manifest, folder, accept)
     elif retriever is None and manifest.collection is None:
-        raise ArtifactError("the artifact names no collection to filter; give retriever=... as well")
+        raise ArtifactError("where= requires a collection, but the artifact does not name one; pass retriever=... too")
     elif retriever is None or isinstance(retriever, str) or is_collection(retriever):
         admitted = manifest.where if where is None else where
         name, engine = retriever or manifest.collection, manifest.engine or "dense"
         found = open_retriever(name, engine=engine, home=folder, where=admitted)
     elif where is not None:
         raise InputError(
-            f"where= filters a collection, but the retriever is {retriever!r:.80}; give the filter to that retriever"
+            f"where= requires a collection, but got the retriever {retriever!r:.80}; set the filter in the retriever"
         )
     else:
         found = as_retriever(retriever)
@@ -113,13 +116,15 @@ def load(
     use_writer(program, writer_of(manifest, reads, writer_lm, folder))
     if EMBEDDED_ID == reads.model != manifest.lm and (program.reader or program.technique.LM_STAGES):
         _logger.warning(
-            "%s was compiled for the LM %s; the embedded LM, with 135M parameters, hardly follows its prompts: give "
-            "another one, such as lm='openai/gpt-4o-mini' (--lm)", manifest.technique, manifest.lm.removeprefix(PREFIX),
+            "%s was compiled for the LM %s. The embedded LM (135M parameters) rarely follows its prompts; use a "
+            "larger LM, such as lm='openai/gpt-4o-mini' (--lm)", manifest.technique, manifest.lm.removeprefix(PREFIX),
         )  # fmt: skip
     loaded = LoadedProgram(program, reads, manifest, golden=artifact.golden)
     if verify:
         if not artifact.golden:
-            raise ArtifactError("golden.jsonl is empty, so the program cannot be verified; load it without verify")
+            raise ArtifactError(
+                "golden.jsonl is empty, so the program cannot be verified; load the artifact without verify"
+            )
         for number, golden in enumerate(artifact.golden, 1):
             differing = golden_difference(loaded, golden)
             if differing:
@@ -135,13 +140,15 @@ def golden_difference(loaded: LoadedProgram, golden: Golden) -> str:
     passages = [passage.id for passage in prediction.passages]
     differing = []
     if passages != golden.passages:
-        differing.append(f"it now finds {passages}, but found {golden.passages} when it was saved")
+        differing.append(f"the program now finds {passages}, but found {golden.passages} when it was saved")
     if prediction.answer != golden.answer:
-        differing.append(f"it now answers {prediction.answer!r}, but answered {golden.answer!r} when it was saved")
+        differing.append(
+            f"the program now answers {prediction.answer!r}, but answered {golden.answer!r} when it was saved"
+        )
     if differing:
         differing.append(
-            f"use the LM that it was compiled for, with the same settings (now: {loaded.lm.model}), search the same "
-            "collection, or compile again"
+            "use the LM that the program was compiled for, with the same settings (current LM: "
+            f"{loaded.lm.model}), and the same collection, or recompile"
         )
     return "; ".join(differing)
 
@@ -154,7 +161,7 @@ def lm_of(manifest: ArtifactManifest, given: dspy.BaseLM | str | None, home: Pat
         # An LM that runs on one of this project's engines can also be called in an event loop.
         return as_lm(given) if isinstance(getattr(given, "engine", None), LMEngine) else given
     if given is not None and not isinstance(given, str):
-        raise InputError(f"lm must be an LM or its name, but got {given!r:.80}; give lm=resolve_lm(...) or a name")
+        raise InputError(f"lm must be an LM or its name, but got {given!r:.80}; pass a name or resolve_lm(...)")
     return resolve_lm(given or own_lm(manifest.lm, "lm"), store=open_store(home))
 
 
@@ -177,18 +184,17 @@ def own_lm(lm: str, option: str, *, api_base: str | None = None) -> str:
         return name
     if not _MODEL_NAME.fullmatch(name):
         raise ArtifactError(
-            f"the artifact was compiled for the LM {name.removeprefix(PREFIX)!r}, which cannot be loaded by name "
-            f"alone (the embedded LM here is {EMBEDDED_ID}); give {option}= an LM's name, or an LM from "
-            "resolve_lm, or compile again"
+            f"the artifact was compiled for the LM {name.removeprefix(PREFIX)!r}, but this LM cannot be loaded by name "
+            f"alone (the installed embedded LM is {EMBEDDED_ID}); pass an LM or its name as {option}=, or "
+            "recompile"
         )
     allowed = os.environ.get(ALLOWED, "").replace(",", " ").split()
     to_the_address = api_base is not None and name.startswith("openai/")
     if not to_the_address and not any(fnmatchcase(name, pattern) for pattern in allowed):
         raise ArtifactError(
-            f"the artifact was compiled for the LM {name!r}, which is remote, and an artifact may not decide "
-            f"where questions, passages, and a key go: give {option}={name!r} (--{option.replace('_', '-')} {name}), "
-            f"or allow it for artifacts with the environment variable {ALLOWED}={name} (patterns, separated by "
-            "commas, such as openai/*)"
+            f"the artifact was compiled for the remote LM {name!r}, but for safety an artifact cannot choose where "
+            f"your data and API key are sent; pass {option}={name!r} (--{option.replace('_', '-')} {name}), or allow "
+            f"this LM for all artifacts by setting {ALLOWED}={name} (comma-separated patterns, such as openai/*)"
         )
     return name
 
@@ -215,8 +221,8 @@ def reranker_of(manifest: ArtifactManifest, given: Reranker | str | None = None)
     # A local folder with that name would be a different model, because its id differs.
     if found is None or (given is None and found.id != named):
         raise ArtifactError(
-            f"the program was compiled with the reranker {named!r}, which cannot be opened by its name alone; "
-            "give reranker=..., a reranker or the folder of a cross-encoder"
+            f"the program was compiled with the reranker {named!r}, but this reranker cannot be loaded by name alone; "
+            "pass a reranker or the folder of a cross-encoder as reranker="
         )
     return found
 
@@ -227,21 +233,21 @@ def collection_of(manifest: ArtifactManifest, home: Path | None, accept: bool = 
         if technique_class(manifest.technique).SEARCHES == "0":
             return None
         raise ArtifactError(
-            "the program was compiled on a custom retriever, which the artifact cannot contain; give retriever=... "
-            f"(technique {manifest.technique})"
+            f"the program (technique {manifest.technique}) was compiled on a custom retriever, but an artifact "
+            "cannot contain a custom retriever; pass retriever=..."
         )
     published = read_manifest(collection_folder(manifest.collection, home))
     if published is None:
         raise CollectionError(
             f"the program was compiled on a collection that is missing: {no_collection(manifest.collection, home)}. "
-            'Or search your passages: run querywright index mine passages.jsonl, and give retriever="mine" '
-            "(--collection mine)"
+            "Or search your own passages: run `querywright index mine passages.jsonl`, and pass "
+            'retriever="mine" (--collection mine)'
         )
     if manifest.engine not in LEXICAL and published.embedder != manifest.embedder:  # before its model is loaded
         raise CollectionError(
             f"the collection {manifest.collection!r} was built with the embedder {published.embedder!r}, but the "
-            f"program was compiled with {manifest.embedder!r}; build the collection again with that embedder, or "
-            "compile again"
+            f"program was compiled with {manifest.embedder!r}; re-index the collection with {manifest.embedder!r}, or "
+            "recompile"
         )
     found = open_retriever(manifest.collection, engine=manifest.engine, home=home, where=manifest.where)
     check_compiled_on(manifest, found, accept)
@@ -263,14 +269,14 @@ def check_compiled_on(manifest: ArtifactManifest, retriever: CollectionRetriever
         share = share_changed([*map(str, sample)], retriever.passages())
     changed = "" if share is None else f", and about {share:.0%} of its passages changed"
     differs = (
-        f"the collection {manifest.collection!r} is not the one the program was compiled on: its fingerprint is "
-        f"{retriever.fingerprint[:12]}, the artifact names {str(manifest.fingerprint)[:12]}{changed}"
+        f"the collection {manifest.collection!r} {CHANGED}: its fingerprint must be "
+        f"{str(manifest.fingerprint)[:12]}, but got {retriever.fingerprint[:12]}{changed}"
     )
     if accept or (share is not None and share <= MOST_CHANGED):
-        _logger.warning("%s; its scores may have changed: evaluate it, or compile again", differs)
+        _logger.warning("%s; the program's scores may have changed. Evaluate or recompile the program", differs)
         return
     parts = "questions or stored answers" if of_questions else "passages"
     raise ArtifactError(
-        f"{differs}; give it the {parts} that it had then (index, questions build, import or fill), compile again, "
-        "load it with retriever=..., or accept the change: accept=True (--accept)"
+        f"{differs}; restore the collection's {parts} (index, questions build, import, or fill), recompile, pass "
+        "retriever=..., or accept the change with accept=True (--accept)"
     )

@@ -145,7 +145,9 @@ class LoadedProgram:
             InputError: ``threads`` is out of range, or an item is not a question.
         """
         if isinstance(questions, str):
-            raise InputError(f"batch takes a list of questions, but got one text: {questions[:60]!r}; write [question]")
+            raise InputError(
+                f"batch requires a list of questions, but got a string: {questions[:60]!r}; pass [question]"
+            )
         asked = [_as_question(place, question) for place, question in enumerate(questions, 1)]
         done = 0
 
@@ -245,8 +247,8 @@ class LoadedProgram:
                 yield
         except INCURABLE as error:
             remedy = (
-                f". An artifact has the name of its LM, here {self.manifest.lm}, and no address or key; give the LM: "
-                "load(path, lm=resolve_lm(NAME, api_base=..., api_key=...)), or your dspy.LM"
+                f". The artifact stores only the name of its LM, {self.manifest.lm}, but no address or API key; pass "
+                "the LM: load(path, lm=resolve_lm(NAME, api_base=..., api_key=...)), or pass your dspy.LM as lm="
             )
             error.message += remedy
             error.args = (f"{error}{remedy}", *error.args[1:])
@@ -337,6 +339,7 @@ def _as_question(place: int, given: Any) -> Question:
     text, options = pair if isinstance(pair, tuple | list) and len(pair) == 2 else (None, None)
     if not isinstance(text, str) or isinstance(options, str):
         raise InputError(
-            f"question {place} is {given!r:.80}; give a text, a pair of a text and its options, or a Question"
+            f"question {place} must be a string, a pair of a string and its options, or a Question, but got "
+            f"{given!r:.80}"
         )
     return Question(str(place), text, tuple(options or ()))

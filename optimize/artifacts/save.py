@@ -64,14 +64,16 @@ def check_same(path: str | Path, given: Mapping[str, Any]) -> None:
     known = before if isinstance(before, dict) else {}
     other = [name for name, value in given.items() if name not in known or known[name] != value]
     told = [
-        f"{name} {known[name]}, not {given[name]}" if name in _SHOWN and name in known else name.replace("_", " ")
+        f"{name} was {known[name]}, but is now {given[name]}"
+        if name in _SHOWN and name in known
+        else name.replace("_", " ")
         for name in other
     ]
     if other:
         raise ArtifactError(
-            f"the folder {os.fspath(path)!r} has a program that was compiled from other inputs "
-            f"({'; '.join(told) if known else 'it does not name its inputs'}); give another folder, or replace it: "
-            "replace=..."
+            f"the folder {os.fspath(path)!r} contains a program that was compiled with different inputs "
+            f"({'; '.join(told) if known else 'the program does not list its inputs'}); use a different folder, or "
+            "replace the program with replace=..."
         )
 
 
@@ -133,7 +135,7 @@ def save_program(
 
 def copied_lines(copied: Mapping[str, Sequence[str]], *, allowed: bool) -> list[str]:
     """Return a line for the card about each set of prompts that copies training text."""
-    what = "were tried" if allowed else "were left out"
+    what = "were tried" if allowed else "were excluded"
     return [
         f"The prompts {name} copy training text and {what}: {'; '.join(texts[:3])}." for name, texts in copied.items()
     ]
@@ -143,7 +145,7 @@ def card(name: str, compiled: CompileResult, lm: str, created: str, data: Mappin
     """Return the README.md of an artifact."""
     sizes = ", ".join(f"{part.replace('_', ' ')} {of['n']}" for part, of in data.items())
     first = compiled.settings.objectives[0]
-    arms = f"{len(compiled.arms)} arms by {first}{by_judges(compiled.judges)}"
+    arms = f"{len(compiled.arms)} arm{'s' * (len(compiled.arms) != 1)} by {first}{by_judges(compiled.judges)}"
     own = [metric for metric in objective_named(first).metrics if metric not in CARD_METRICS]
     reader = "chosen" if compiled.reader_demos else "none"
     return render(
@@ -154,12 +156,12 @@ def card(name: str, compiled: CompileResult, lm: str, created: str, data: Mappin
         sentence=compiled.sentence,
         said=[
             f"Chosen on dev from {arms}: **{compiled.recommended}**.",
-            f"Questions: {sizes}. Demonstrations of the reader: {reader}.",
-            *(f"Judged: {one['standing']}." for one in compiled.judges),
+            f"Questions: {sizes}. Reader demonstrations: {reader}.",
+            *(f"Labels: {one['standing']}." for one in compiled.judges),
             *copied_lines(compiled.copied, allowed=compiled.settings.allow_copies),
         ],
         tested=compiled.test,
-        note=", every arm with the same reader unless its name says otherwise",
+        note=". All arms have the same reader unless their names say otherwise",
         metrics=[*own, *CARD_METRICS],
         sentences=[one.sentence for one in compiled.comparisons],
     )

@@ -14,6 +14,7 @@ from dspy.utils.exceptions import AdapterParseError, LMError
 from querywright.errors import ArtifactError, QuerywrightError
 from querywright.optimize.artifacts.files import ArtifactManifest, read_artifact
 from querywright.optimize.artifacts.load import (
+    CHANGED,
     collection_of,
     golden_difference,
     lm_of,
@@ -78,7 +79,7 @@ def verify(
         try:
             parts[part] = find()
         except QuerywrightError as error:
-            differs = part == "program" or "is not the one the program was compiled on" in str(error)
+            differs = part == "program" or CHANGED in str(error)
             checks.append(_failed(name, "differs" if differs else "not possible", error))
         else:
             checks.append(_same(name, found(parts[part]), saved))
@@ -93,7 +94,7 @@ def verify(
     def searched(fingerprint: str | None) -> str:
         return f"{manifest.collection}{embedder}, fingerprint {str(fingerprint)[:12]}"
 
-    nothing = "the program searches nothing"
+    nothing = "the program does not search"
     look(
         "collection", "retriever", lambda: collection_of(manifest, home),
         lambda one: searched(one.fingerprint) if one else nothing,
@@ -109,11 +110,11 @@ def verify(
         )  # fmt: skip
     if not passed(checks):
         remedy = "fix the problems above"
-        return [*checks, Check("golden answers", "not possible", "a part that they need is missing", remedy)]
+        return [*checks, Check("golden answers", "not possible", "a required part is missing", remedy)]
     if not artifact.golden:
         return [
             *checks,
-            Check("golden answers", "not possible", "there are none", "compile again with golden questions"),
+            Check("golden answers", "not possible", "the artifact has none", "recompile with golden questions"),
         ]
     loaded = load(artifact, home=home, **parts)
     answers = []
@@ -127,7 +128,7 @@ def verify(
         if progress is not None:
             progress("golden answers", number, len(artifact.golden))
     if any(one.state == "differs" for one in answers):
-        remedy = "restore the saved version, or compile again"
+        remedy = "restore the saved version, or recompile"
         checks = [replace(one, state="differs", remedy=remedy) if one.state == "warning" else one for one in checks]
     return [*checks, *answers]
 
@@ -159,8 +160,8 @@ def _versions(manifest: ArtifactManifest) -> list[Check]:
 def _same(name: str, here: str, saved: str) -> Check:
     if here == saved:
         return Check(name, "ok", here)
-    said = f"{here} here, {saved} when it was saved"
-    return Check(name, "warning", said, "none needed if the golden answers are the same")
+    said = f"now {here}, but {saved} when the program was saved"
+    return Check(name, "warning", said, "no action is needed if the golden answers match")
 
 
 def _failed(name: str, state: State, error: Exception) -> Check:

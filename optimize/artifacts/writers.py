@@ -94,8 +94,8 @@ def find_rewriter(ref: WriterRef, home: Path | None = None) -> Path:
     folder = _kept(ref, home)
     if not folder.is_dir():
         raise ArtifactError(
-            f"the program was compiled with the rewriter {ref}, which the workspace does not have; give its "
-            "folder with writer_lm=..., or the workspace that has it (home=)"
+            f"the program was compiled with the rewriter {ref}, but {ref} is not in this workspace; pass the "
+            "rewriter's folder as writer_lm=..., or a workspace that contains the rewriter as home=..."
         )
     checked_rewriter(folder, ref)
     return folder
@@ -106,7 +106,7 @@ def checked_rewriter(folder: Path, ref: WriterRef) -> Rewriter:
     found = read_rewriter(folder)
     if found.checksum != ref.checksum:
         raise ArtifactError(
-            f"the rewriter in {folder.name!r} is {_ref(found)}, but {ref} was named; give that rewriter"
+            f"the rewriter in {folder.name!r} must be {ref}, but got {_ref(found)}; pass the folder of {ref}"
         )
     return found
 
@@ -119,7 +119,7 @@ def _kept(ref: WriterRef, home: Path | None) -> Path:
     """Return the folder of a rewriter in the workspace; the folder's name is the rewriter's name."""
     if not _NAME.fullmatch(ref.name):
         raise ArtifactError(
-            f"{ref.name[:80]!r} cannot be a rewriter's name, which may have letters, digits, '.', '-', and '_'; rename "
-            "its folder"
+            "a rewriter's name must contain only letters, digits, '.', '-', and '_', but got "
+            f"{ref.name[:80]!r}; rename the rewriter's folder"
         )
     return working_folder(home).resolve() / KEPT / ref.checksum / ref.name

@@ -75,7 +75,9 @@ def collect(settings: TrainSettings, inputs: TrainingInputs, *, progress: Progre
     writer = taught_by_evidence(program.technique, train, rewards, reward.found, progress)
     scored = [(episode, score) for episode, score in play(writer).values() if not math.isnan(score.reward)]
     if not scored:
-        raise InputError(f"no rewrite of the {len(train)} train questions could be scored, because searches failed")
+        raise InputError(
+            f"no rewrite of the {len(train)} training questions could be scored, because all searches failed"
+        )
     plain, best = (fmean(values) for values in zip(*((one.plain, one.value) for _, one in scored), strict=True))
     pairs = [
         Pair(

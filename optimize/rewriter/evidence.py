@@ -161,7 +161,7 @@ def _wordings(known: Sequence[_Evidence], found: TextScores, progress: Progress 
         if best and gains[best] > 0:
             chosen[frame] = best
         if progress is not None:
-            progress("wording of evidence", done, len(alike))
+            progress("evidence wordings", done, len(alike))
     return chosen
 
 
@@ -193,8 +193,8 @@ def check_taught(technique: Technique) -> None:
     """Raise if a technique cannot learn from evidence."""
     if technique.NAME not in TAUGHT:
         raise InputError(
-            f"evidence can teach {', '.join(TAUGHT)}, but not {technique.NAME}; use one of these, or write the pairs "
-            "yourself (rewriter train --pairs FILE)"
+            f"the technique must be one of {', '.join(TAUGHT)} to be taught by evidence, but got {technique.NAME}; "
+            "use one of these techniques, or write the pairs yourself (rewriter train --pairs FILE)"
         )
 
 

@@ -67,7 +67,7 @@ def check_pairs_file(path: Path) -> None:
             read_pairs(path)
         except InputError as error:
             raise InputError(
-                f"{path.name!r} exists and is not a file of pairs; give another --out ({error})"
+                f"{path.name!r} exists but is not a file of pairs ({error}); use a different --out"
             ) from error
 
 
@@ -77,7 +77,7 @@ def read_pairs(path: Path) -> list[Pair]:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else f"not UTF-8 at byte {error.start}"
-        raise InputError(f"{path.name!r} cannot be read: {reason}; give a file of pairs, one per line") from error
+        raise InputError(f"cannot read {path.name!r}: {reason}; pass a file with one pair per line") from error
     found = []
     for number, line in enumerate(lines, 1):
         if line.strip():
@@ -85,8 +85,8 @@ def read_pairs(path: Path) -> list[Pair]:
                 found.append(_PAIR.validate_json(line))
             except ValidationError as error:
                 raise InputError(
-                    f"{path.name}, line {number}: not a pair ({first_problem(error)}); a pair is an object with "
-                    "question, technique, number, messages (pairs of a role and a text), text, reward, and source, "
-                    "and, if known, data (the collection) and asked"
+                    f"{path.name}, line {number}: not a valid pair ({first_problem(error)}); a pair must be an object "
+                    "with question, technique, number, messages (pairs of a role and a string), text, reward, and "
+                    "source, and optionally data (the collection) and asked"
                 ) from None
     return found

@@ -63,7 +63,7 @@ class TrainSettings:
                 may_be_zero = name in ("seed", "steps")
                 if not (0 <= value < math.inf and (value or may_be_zero)):
                     least = "0 or more" if may_be_zero else "more than 0"
-                    raise InputError(f"{name} of a training must be {least}, but got {value}")
+                    raise InputError(f"{name} must be {least} to train a rewriter, but got {value}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,20 +101,20 @@ def check_training(settings: TrainSettings, inputs: TrainingInputs) -> None:
     technique = _technique(settings)
     if settings.steps and technique.LM_STAGES > 1:
         raise InputError(
-            f"{settings.technique} calls its LM in several stages, but the reinforcement trains techniques that call "
-            "it once, such as rrr; give --steps 0 for a warm-up alone, or another technique"
+            f"{settings.technique} calls its LM in several stages, but reinforcement learning supports only "
+            "single-call techniques such as rrr; use --steps 0 to run only the warm-up, or choose another technique"
         )
     _check_questions(settings.metric, splits, *(("train",) if settings.steps else ()), "dev")
     leaking = _leaking(pairs, splits, inputs.collection)
     if leaking:
         raise InputError(
-            f"{leaking} of the {len(pairs)} pairs of --pairs are of dev or test questions, which must not be learned "
-            "from: give the --seed and --sizes that the pairs were collected with, or other pairs"
+            f"--pairs must contain only training questions, but {leaking} of {len(pairs)} pairs use dev or test "
+            "questions; use the --seed and --sizes that the pairs were collected with, or different pairs"
         )
     if len(pairs) <= LEAST_PAIRS:  # one additional pair is needed to choose the epoch
         raise InputError(
-            f"the warm-up needs {LEAST_PAIRS + 1} pairs or more, but --pairs has {len(pairs)}: "
-            f"{LEAST_PAIRS + 1 - len(pairs)} more needed; collect pairs from more questions (querywright rewriter "
+            f"the warm-up requires at least {LEAST_PAIRS + 1} pairs, but --pairs has {len(pairs)} "
+            f"({LEAST_PAIRS + 1 - len(pairs)} too few); collect pairs from more questions (querywright rewriter "
             "collect)"
         )
 
@@ -124,7 +124,7 @@ def _technique(settings: TrainSettings) -> Any:
     technique = technique_class(settings.technique)(None, **settings.knobs)
     if not technique.predictors():
         raise InputError(
-            f"{settings.technique} writes nothing with an LM, so there is nothing to train; use a technique that "
+            f"{settings.technique} does not rewrite with an LM, so there is nothing to train; use a technique that "
             "rewrites, such as rrr, multi_query, or hcqr"
         )
     return technique
@@ -133,11 +133,15 @@ def _technique(settings: TrainSettings) -> Any:
 def _check_questions(metric: str, splits: Splits, *parts: str) -> None:
     """Raise if the metric is not a retrieval metric, or if a split has no question that it can score."""
     if "reader" in needs(metric):
-        raise InputError(f"{metric} needs a reader; a rewriter is measured by retrieval, such as ndcg@10")
+        raise InputError(
+            f"the metric must measure retrieval, but {metric} requires a reader; use a metric such as ndcg@10"
+        )
     for part in parts:
         questions = getattr(splits, part)
         if not questions:
-            raise InputError(f"there is no {part} question: 1 more is needed; give more questions or other --sizes")
+            raise InputError(
+                f"the {part} split must have at least 1 question, but has 0; add questions or use different --sizes"
+            )
         with warnings.catch_warnings(action="ignore", category=UserWarning):  # questions that are left out
             scorable(metric, [one.to_example() for one in questions])
 

@@ -65,7 +65,7 @@ def adapt(base: Base, rank: int, seed: int) -> Any:
         import trl  # noqa: F401
         from peft import LoraConfig, TaskType, get_peft_model
     except ImportError as error:
-        raise ModelError(f"a training needs peft and trl ({error}); pip install 'querywright[train]'") from error
+        raise ModelError(f"training requires peft and trl ({error}); run pip install 'querywright[train]'") from error
     config = LoraConfig(
         r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules="all-linear", task_type=TaskType.CAUSAL_LM
     )
@@ -205,7 +205,7 @@ def rewarder(program: RAG, reward: Reward, questions: Sequence[Question], thread
         episodes = run_episodes(program, asked, lambda turn: completions[turn.place], threads=threads)
         failed = next((one for one in episodes if one.error is not None), None)
         if failed is not None:
-            raise TrainingError(f"question {failed.question.id!r} failed ({failed.error}) in the reinforcement")
+            raise TrainingError(f"question {failed.question.id!r} failed in reinforcement learning ({failed.error})")
         return [one.reward for one in reward.score(episodes)]
 
     return rewards
@@ -262,8 +262,8 @@ def _run(trainer: Any, stage: str, progress: Progress | None) -> list[dict[str, 
             odd = [name for name in ("loss", "grad_norm", "eval_loss") if not math.isfinite(logs.get(name, 0.0))]
             if odd:
                 raise TrainingError(
-                    f"{odd[0]} of step {state.global_step} of the {stage} is {logs[odd[0]]}; train again with a "
-                    "smaller learning rate (--warmup-lr or --lr)"
+                    f"{odd[0]} of step {state.global_step} of the {stage} is {logs[odd[0]]}; retrain with a lower "
+                    "learning rate (--warmup-lr or --lr)"
                 )
 
     trainer.remove_callback(PrinterCallback)

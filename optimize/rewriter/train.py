@@ -72,7 +72,9 @@ def train(
     check_training(settings, inputs)
     folder = work / f"{out.name}-{_digest(settings, inputs)[:12]}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with locked(folder / "training.lock", InputError("another process runs this training; wait until it has ended")):
+    with locked(
+        folder / "training.lock", InputError("another process is running this training; wait until that process ends")
+    ):
         result = _trained(settings, inputs, out, folder, progress)
     shutil.rmtree(folder)
     return result
@@ -141,7 +143,7 @@ def _card(
     found: Mapping[str, Comparison],
 ) -> dict[str, Any]:
     flat = stages.get(REINFORCE, {}).get("flat")
-    notes = [f"{flat} of {stages[REINFORCE]['steps']} steps of the reinforcement taught nothing"] if flat else []
+    notes = [f"{flat} of {stages[REINFORCE]['steps']} reinforcement learning steps had no effect"] if flat else []
     card: dict[str, Any] = jsonable(
         {
             "created": today(),
@@ -175,7 +177,7 @@ def standing(found: Comparison, metric: str) -> dict[str, str | None]:
         sentence = f"{metric}: no question was scored"
         return {"verdict": "not measured", "sentence": sentence, "warning": _WARNINGS["no gain shown"]}
     word, _ = verdict_on({metric: one.test})
-    lower = "; its mean is below" if word == "no gain shown" and one.test.difference < 0 else ""
+    lower = ", and its mean is lower" if word == "no gain shown" and one.test.difference < 0 else ""
     warning = _WARNINGS[word] + lower if word in _WARNINGS else None
     return {"verdict": word, "sentence": one.sentence, "warning": warning}
 

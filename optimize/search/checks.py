@@ -45,6 +45,8 @@ _MODELS: Mapping[str, type[BaseModel]] = {
     "budget": BudgetSpec,
 }
 
+_SEARCH = "; all searches every searchable knob of the technique, and named only the knobs with values under knobs"
+
 Spec = TypeVar("Spec", bound=SearchSpec)
 
 
@@ -87,9 +89,10 @@ def _problems(error: ValidationError, data: Mapping[str, Any], whole: type[BaseM
             model = next((model for form, model in _MODELS.items() if fnmatchcase(parent, form)), whole)
             said = unknown("key", name, model.model_fields)
         elif missing:
-            said = "is missing; give it"
+            said = "is missing; add this key"
         elif kind != "value_error":
-            said = f"{said}, but got {shortened(one['input'])}"
+            meaning = _SEARCH if fnmatchcase(where, "techniques.*.search") else ""
+            said = f"{said}, but got {shortened(one['input'])}{meaning}"
         found[where] = f"{where}: {said.removeprefix('value error, ')}"
     return list(found.values())
 
@@ -118,11 +121,11 @@ def _misfits(spec: SearchSpec) -> Iterator[str]:
     yield from _of_prompts(spec)
     for place, objective in enumerate(spec.aims):
         if spec.reader == "none" and any("reader" in needs(metric) for metric in objective.metrics):
-            yield f"objectives.{place}: {objective.name} needs a reader, but reader is none"
+            yield f"objectives.{place}: {objective.name} requires a reader, but reader is none"
         if place == 0 and not objective.metrics:
-            yield f"objectives.0: the first objective decides and must measure quality, but got {objective.name!r}"
+            yield f"objectives.0: the first objective must be a quality metric, but got {objective.name!r}"
     if len(spec.objectives) > 1 and spec.sampler.name == "cmaes":
-        yield "sampler.name: cmaes takes one objective; use tpe or nsga2"
+        yield "sampler.name: cmaes supports only one objective; use tpe or nsga2"
     for name, knobs in declared.items():
         yield from _of_technique(spec, name, knobs)
 
@@ -136,7 +139,7 @@ def _of_fixed(spec: SearchSpec, declared: Mapping[str, Mapping[str, Knob]]) -> I
         try:
             for name, knob in having.items():
                 if knob.check(value) != knob.default and name == PLAIN and key != "max_passages":
-                    yield f"fixed.{key}: the baseline needs {key}={knob.default}; leave it out"
+                    yield f"fixed.{key}: the baseline requires {key}={knob.default}; remove this knob"
         except InputError as error:
             yield f"fixed.{key}: {error}"
 
@@ -162,29 +165,29 @@ def _of_technique(spec: SearchSpec, name: str, declared: Mapping[str, Knob]) -> 
             yield f"{where}: {unknown(f'knob of {name}', key, declared)}"
             continue
         if key in spec.fixed and key != MAX_PASSAGES.name:  # a technique may have its own budget
-            yield f"{where}: is also under fixed ({spec.fixed[key]!r}); give it in one place"
+            yield f"{where}: is also set under fixed ({spec.fixed[key]!r}); set the knob in only one place"
         default = declared[key].default
         try:
             domain = domain_for(declared[key], value)
             if name == PLAIN and key != "max_passages" and nearest(domain, default) != default:
-                yield f"{where}: the baseline needs {key}={default}; add that value"
+                yield f"{where}: the baseline requires {key}={default}; add this value"
         except InputError as error:
             yield f"{where}: {error}"
     gate = asked.knobs.get("gate", spec.fixed.get("gate", "off"))
     lexical = [engine for engine in engines if engine in ENGINES and engine not in VECTOR]
     if "gate" in declared and lexical and set(gate if isinstance(gate, list) else [gate]) != {"off"}:
         yield (
-            f"techniques.{name}.knobs.gate: needs cosine similarities, which {', '.join(lexical)} does not return; "
-            "use the engine dense alone, or gate: off"
+            f"techniques.{name}.knobs.gate: requires an engine with cosine similarities, but got {', '.join(lexical)}; "
+            "use only the engine dense, or set gate: off"
         )
     for key in asked.prompts or ():
         where, prompt = f"techniques.{name}.prompts", spec.prompts.get(key)
         if prompt is None:
             yield f"{where}: {unknown('prompt', key, spec.prompts)}"
         elif prompt.last:
-            yield f"{where}: {key!r} is tried after all trials, for every technique; leave it out here"
+            yield f"{where}: {key!r} is tried last for every technique (after all trials); remove this prompt here"
         elif (reason := lacking(spec, name, prompt)) is not None:
-            yield f"{where}: {key!r} does not fit: {reason}"
+            yield f"{where}: {key!r} cannot be used: {reason}"
 
 
 def _of_prompts(spec: SearchSpec) -> Iterator[str]:
@@ -194,14 +197,14 @@ def _of_prompts(spec: SearchSpec) -> Iterator[str]:
         bad = [one for one in prompt.instructions if one not in known]
         yield from (f"{at}.instructions.{one}: {unknown('predictor', one, known)}" for one in bad)
         if prompt.part == "reader" and not prompt.last and not spec.reads:
-            yield f"{at}.part: tunes the reader, but no objective needs a reader; add accuracy, or give last: true"
+            yield f"{at}.part: tunes the reader, but no objective needs a reader; add accuracy, or set last: true"
         if prompt.metric is not None and spec.reader == "none" and "reader" in needs(prompt.metric):
-            yield f"{at}.metric: {prompt.metric} needs a reader, but reader is none"
+            yield f"{at}.metric: {prompt.metric} requires a reader, but reader is none"
         if prompt.last and spec.reader == "none":
             yield f"{at}.last: tunes the reader, but reader is none"
         reasons = [lacking(spec, name, prompt) for name in spec.techniques]
         if not bad and all(reasons):
-            yield f"{at}: fits none of the techniques: {reasons[-1]}"
+            yield f"{at}: cannot be used by any of the techniques: {reasons[-1]}"
 
 
 def _of_trials(spec: SearchSpec) -> Iterator[str]:
@@ -212,6 +215,6 @@ def _of_trials(spec: SearchSpec) -> Iterator[str]:
     if spec.trials < count:
         first = "techniques and prompts" if spec.each_prompt else "techniques"
         yield (
-            f"trials: must be {count} or more, because {count} {first} are tried first, the baseline among them, "
-            f"but got {spec.trials}"
+            f"trials: must be at least {count}, because the first {count} trials cover all {first}, but got "
+            f"{spec.trials}"
         )

@@ -144,7 +144,7 @@ def _check_questions(search: Search) -> None:
     """Raise if the questions do not suit an objective, or if the reader check and a split share a question."""
     check_objectives(search.spec.objectives, search.splits, search.reader)
     if search.reader_check and search.reader is None:
-        raise InputError("reader_check needs a reader; give one, or no reader_check")
+        raise InputError("reader_check requires a reader; pass a reader or remove reader_check")
     seen = {mark for part in search.splits for question in part for mark in marks(question)}
     shared = []
     for question in search.reader_check:
@@ -152,8 +152,8 @@ def _check_questions(search: Search) -> None:
         seen |= marks(question)
     if shared:
         raise InputError(
-            "a question of reader_check must not occur in train, dev or test, or twice, by id or text, but these do: "
-            f"{', '.join(sorted(shared))}; leave them out"
+            "each reader_check question must occur only once, and not in train, dev, or test (by ID and text), but got "
+            f"{', '.join(sorted(shared))}; remove these questions"
         )
 
 

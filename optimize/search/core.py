@@ -280,8 +280,8 @@ class Search:
             self.copied[called] = copies
         if copies and not self.spec.allow_copies:
             raise OptimizerError(
-                f"the prompts {COPIED} and are left out ({copies_sentence(copies)}); give more training "
-                "questions, or try them anyway with allow_copies (--allow-copies)"
+                f"these prompts {COPIED}, so they were excluded ({copies_sentence(copies)}); add training questions, "
+                "or pass allow_copies (--allow-copies) to keep the prompts"
             )
 
     def _seen_passages(self, program: RAG) -> list[Passage]:
@@ -364,11 +364,11 @@ def further_questions(
     if not count:
         return []
     if reader is None:
-        raise InputError("reader_check needs a reader; give one, or leave it out")
+        raise InputError("reader_check requires a reader; pass a reader or remove reader_check")
     left = left_over(asked, splits, seed)
     if len(left) < count:
         raise InputError(
-            f"reader_check must be {len(left)} or less, because sizes leave {len(left)} different questions over, but "
-            f"got {count}; give smaller sizes, or fewer further questions"
+            f"reader_check must be at most {len(left)}, the number of unique questions that sizes leaves over, but got "
+            f"{count}; use smaller sizes or a smaller reader_check"
         )
     return left[:count]

@@ -13,14 +13,14 @@ from querywright.optimize.evaluate import Evaluation, finite
 from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.objectives import Objective, objective_named
 from querywright.optimize.optimizer_run import OptimizerError
-from querywright.optimize.results import BASELINE, Candidate, PairedComparison, by_judges
+from querywright.optimize.results import BASELINE, Candidate, PairedComparison, by_judges, configuration
 from querywright.optimize.search.core import Search
 from querywright.optimize.search.prompts import Variant, with_reader_prompts
 from querywright.optimize.search.selection import Selection, beats, best_of, choose, paired
 from querywright.optimize.search.spec import UNTUNED
 from querywright.optimize.search.trials import ArmConfig, TrialRecord, cheapest
 from querywright.optimize.significance import Verdict, family, figures, verdict_on
-from querywright.programs import RAG, Ensemble, make_reader
+from querywright.programs import RAG, Ensemble, make_reader, technique_class
 
 FRONT = 4
 """Maximum number of additional programs on the front to evaluate on test and save."""
@@ -263,12 +263,16 @@ def verdict_of(
         said = f"; {figures(mine.against(plain, objective.metrics[0]))}" if mine.rows else ""
         return (
             "baseline",
-            f"Nothing was better than the baseline on dev ({objective.name}: best {ours} against {other} per "
-            f"cent{said}), so the baseline is recommended; test (other questions) was evaluated after that choice and "
-            "does not change it",
+            f"On dev, no program was better than the baseline ({objective.name} in percent: best program {ours}, "
+            f"baseline {other}{said}), so the baseline is recommended; test was evaluated afterward and does not "
+            "change this recommendation",
         )
     held = [one for one in comparisons if (one.arm, one.other) == (best, BASELINE)]
-    return verdict_on({one.metric: one.test for one in held if one.metric in objective.metrics})
+    tests = {one.metric: one.test for one in held if one.metric in objective.metrics}
+    arm = chosen.winner.arm
+    writer = [] if arm.writer is None else [f"writer {arm.writer}"]
+    said = configuration(technique_class(arm.technique), arm.engine, arm.knobs)
+    return verdict_on(tests, ", ".join([arm.technique, said, *writer]))
 
 
 def _references(search: Search, plain: ArmConfig) -> dict[str, RAG]:

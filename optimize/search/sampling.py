@@ -90,7 +90,7 @@ def make_sampler(name: str, arguments: Mapping[str, Any], seed: int) -> SeededSa
         raise InputError(unknown("sampler", name, _SAMPLERS))
     kind, defaults, package = _SAMPLERS[name]
     if package is not None and importlib.util.find_spec(package) is None:
-        raise InputError(f"the sampler {name} needs the package {package}; install it, or use tpe")
+        raise InputError(f"the sampler {name} requires the package {package}; install the package, or use tpe")
 
     def make(own: int) -> BaseSampler:
         with quiet_optuna():
@@ -100,4 +100,4 @@ def make_sampler(name: str, arguments: Mapping[str, Any], seed: int) -> SeededSa
     try:
         return SeededSampler(make, seed)
     except (ValueError, TypeError) as error:
-        raise InputError(f"the sampler {name} does not accept its arguments: {error}") from error
+        raise InputError(f"the sampler {name} does not accept these arguments: {error}") from error

@@ -68,7 +68,7 @@ def choose(trials: Sequence[TrialRecord], objectives: Sequence[Objective], n_tes
     plain = next((one for one in distinct if one.number == 0), None)  # plain retrieval with different knobs is an arm
     if plain is None:
         raise QuerywrightError(
-            "the baseline has no result, so no program can be chosen; `querywright study status` shows trial 0"
+            "the baseline has no result, so no program can be chosen; see trial 0 in `querywright study status`"
         )
     values, numbers = points(distinct, objectives), front(distinct, objectives)
     kept = [one for one in distinct if one.number in numbers]
@@ -81,8 +81,8 @@ def choose(trials: Sequence[TrialRecord], objectives: Sequence[Objective], n_tes
         winner, n_dev = leader, len(first.scores(plain.dev))
         if min(n_dev, n_test) < FEWEST:
             too_few = (
-                f"{n_dev} dev and {n_test} test questions are too few to choose another program: with fewer than "
-                f"{FEWEST} no test can show a difference"
+                f"{n_dev} dev and {n_test} test questions are too few to choose a different program (at least "
+                f"{FEWEST} of each are required to show a difference)"
             )
             winner = plain
     return Selection(plain, leader, winner, tuple(kept), winners_curse(distinct, first), too_few)

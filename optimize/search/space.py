@@ -278,10 +278,10 @@ def domain_for(knob: Knob, asked: KnobSpace | None) -> Domain:
         return domain_of(knob)
     if not isinstance(asked, KnobRange):
         if knob.name in (SELECT.name, SELECT_BY.name) and isinstance(asked, list) and len(asked) > 1:
-            raise InputError(f"must be one value ({knob.range}), because programs with another have other predictors")
+            raise InputError(f"must be a single value ({knob.range}), because the predictors depend on this value")
         return of_choices(map(knob.check, asked if isinstance(asked, list) else [asked]))
     if knob.choices or isinstance(knob.default, bool):
-        raise InputError(f"must be a list or one of {knob.range}, but got a range, and the knob is not numeric")
+        raise InputError(f"must be one or a list of {knob.range}, because the knob is not numeric, but got a range")
     whole = isinstance(knob.default, int)
     for end in ("low", "high"):
         try:
@@ -291,13 +291,13 @@ def domain_for(knob: Knob, asked: KnobSpace | None) -> Domain:
     low, high, step = float(asked.low), float(asked.high), asked.step
     if low >= high:
         raise InputError(
-            f"low must be smaller than high, but got {asked.low} and {asked.high}; give a single value to fix the knob"
+            f"low must be less than high, but got {asked.low} and {asked.high}; use a single value to fix the knob"
         )
     if step is not None and (step <= 0 or step > high - low or (whole and step != int(step))):
-        rule = "a whole number from 1" if whole else "more than 0"
-        raise InputError(f"step must be {rule}, and no more than high - low, but got {step}")
+        rule = "an integer of at least 1" if whole else "greater than 0"
+        raise InputError(f"step must be {rule} and at most high - low, but got {step}")
     if asked.log and (low <= 0 or step is not None):
-        raise InputError("log needs a low of more than 0, and no step")
+        raise InputError("log requires a low greater than 0 and cannot be combined with step")
     if step is None and not whole and not asked.log:
         own: Any = domain_of(knob)
         step = own.step and own_step(low, high)
@@ -341,9 +341,9 @@ def lacking(spec: SearchSpec, name: str, prompt: PromptSpec) -> str | None:
     if absent:
         return f"{name} has no predictor {', '.join(absent)}"
     if prompt.optimizer is not None and not any(key.partition(".")[0] in prompt.parts for key in known):
-        return f"{name} calls no LM" if prompt.part == "technique" else "there is no reader"
+        return f"{name} does not call an LM" if prompt.part == "technique" else "there is no reader"
     if prompt.optimizer == "labelled_few_shot" and prompt.part == "technique":
-        return "labelled_few_shot shows labelled answers, which only a reader gives; give part: reader"
+        return "labelled_few_shot shows labeled answers, but only readers write answers; set part: reader"
     return None
 
 

@@ -57,13 +57,13 @@ def once(values: Any) -> Any:
     """Validate that no value occurs twice."""
     twice = [one for place, one in enumerate(values or ()) if one in values[:place]]
     if twice:
-        raise ValueError(f"must hold each value once, but {twice[0]!r} occurs twice")
+        raise ValueError(f"must contain each value only once, but {twice[0]!r} occurs twice")
     return values
 
 
 def _searching(name: str) -> str:
     if technique_class(name).SEARCHES == "0":
-        raise ValueError("retrieves no passages, so a study cannot search it; leave it out")
+        raise ValueError("retrieves no passages, so a study cannot tune this technique; remove it")
     return name
 
 
@@ -104,9 +104,9 @@ def _values(asked: Any) -> Any:
     if isinstance(asked, (KnobRange, int, float, str, bool)):
         return asked
     if not isinstance(asked, list) or not all(isinstance(one, (int, float, str, bool)) for one in asked):
-        raise ValueError(f"must be a value, a list of values or a range (low, high), but got {asked!r}")
+        raise ValueError(f"must be a value, a list of values, or a range (low, high), but got {asked!r}")
     if not asked:
-        raise ValueError("must be a list of one value or more, but got []")
+        raise ValueError("must be a list of at least one value, but got []")
     return once(asked)
 
 
@@ -152,9 +152,9 @@ class PromptSpec(StrictModel):
     def _problems(self) -> Iterator[str]:
         if self.optimizer is None:
             if not self.instructions:
-                yield "has neither an optimizer nor instructions; give one of them"
+                yield "must have an optimizer or instructions; add one of them"
             if self.arguments:
-                yield "has arguments but no optimizer; name the optimizer"
+                yield "has arguments but no optimizer; add the optimizer"
         else:
             try:
                 OPTIMIZERS[self.optimizer].check(self.arguments)
@@ -164,12 +164,12 @@ class PromptSpec(StrictModel):
             return
         # The variant must suit the reader in every program.
         if self.part != "reader":
-            yield "last: only reader prompts can be tried last; give part: reader"
+            yield "last: only reader prompts can be tried last; set part: reader"
         if self.optimizer in {"knn_few_shot", "ensemble"}:
-            yield f"last: {self.optimizer} changes the structure of the program; use another optimizer"
+            yield f"last: {self.optimizer} changes the structure of the program; use a different optimizer"
         for name in self.instructions:
             if not name.startswith("reader."):
-                yield f"instructions.{name} is not a predictor of the reader, and last tunes the reader only"
+                yield f"instructions.{name} is not a predictor of the reader, but last tunes only the reader"
 
 
 _Engines = Annotated[list[str], Field(min_length=1), AfterValidator(once)]
@@ -235,7 +235,7 @@ _Objective = Annotated[str, checked(objective_named)]
 
 def _prompt_name(name: str) -> None:
     if name == UNTUNED:
-        raise InputError(f"the name must not be {UNTUNED!r}, which means the default prompts; use another name")
+        raise InputError(f"{UNTUNED!r} is the name of the default prompts; use a different name")
 
 
 _Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]

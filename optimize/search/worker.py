@@ -230,10 +230,12 @@ class Worker:
                 return replace(record, state="pruned", dev=dev, message=message)
         values = {objective.name: objective.value(dev) for objective in search.objectives}
         if any(value != value for value in values.values()):
-            why = " because its passages have no labels" if any(row.unjudged for row in dev.rows) else ""
+            why = " because the passages have no labels" if any(row.unjudged for row in dev.rows) else ""
             message = f"no question could be scored{why}"
             if self._is_baseline(arm):
-                raise DataError([f"{name}: {message}, so no program can be compared with it; label its passages"])
+                raise DataError(
+                    [f"{name}: {message}, so no program can be compared with the baseline; label the passages"]
+                )
             return replace(record, state="failed", dev=dev, message=message)
         return replace(record, state="complete", dev=dev, values=values)
 

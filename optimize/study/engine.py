@@ -198,7 +198,7 @@ def spec_in(folder: Path) -> StudySpec:
     """Return the study in a folder; raise an ``InputError`` if there is none."""
     if not (folder / SPEC_FILE).is_file():
         raise InputError(
-            f"the folder {str(folder)!r} does not contain a study; give a folder that `querywright study run` made"
+            f"the folder {str(folder)!r} does not contain a study; pass a folder that `querywright study run` created"
         )
     return read_spec(folder / SPEC_FILE)
 
@@ -211,7 +211,8 @@ def storage_of(spec: StudySpec, storage: str | None) -> str:
     """
     if storage is None and spec.storage == ELSEWHERE and not any(name in os.environ for name in _LIBPQ):
         raise InputError(
-            "this study is in a PostgreSQL database, and its folder does not store the address; give it with --storage"
+            "this study is in a PostgreSQL database, but its folder does not store the address; pass the address "
+            "with --storage"
         )
     return storage or spec.storage
 
@@ -247,7 +248,7 @@ def _workers_beside(count: int, folder: Path, storage: str, home: Path | None) -
                 if one.wait() and sys.exc_info()[0] is None:
                     file.seek(0)
                     last = file.read().decode(errors="replace").strip().rpartition("\n")[2]
-                    _logger.warning("a worker ended early, with status %s: %s", one.returncode, last)
+                    _logger.warning("a worker exited early with status %s: %s", one.returncode, last)
 
 
 def _snapshot_of(spec: StudySpec, store: StudyStorage) -> Snapshot:
@@ -265,7 +266,7 @@ def _check_trials(store: StudyStorage, mine: int) -> None:
     trials = store.attribute(SPEC)["trials"]
     if trials != mine:
         raise QuerywrightError(
-            f"another run gave this study {trials} trials instead of {mine}, and runs them; resume the study to join it"
+            f"another run changed this study from {mine} to {trials} trials; resume the study to join that run"
         )
 
 
@@ -421,11 +422,13 @@ def _check_folder(spec: StudySpec, folder: Path) -> None:
         _same_study(before, spec, f"the folder {str(folder)!r}")
         kinds = storage_kind(before.storage), storage_kind(spec.storage)
         if kinds[0] != kinds[1]:
-            raise InputError(f"the study is stored in {kinds[0]}, not in {kinds[1]}; give its address with --storage")
+            raise InputError(
+                f"the study is stored in {kinds[0]}, not in {kinds[1]}; pass the address of its storage with --storage"
+            )
         return
     ours = (f".{SPEC_FILE}.", Path(JOURNAL_NAME).stem, LOCKS_NAME)  # written before the study's file
     if folder.exists() and (not folder.is_dir() or not all(one.name.startswith(ours) for one in folder.iterdir())):
-        raise InputError(f"{str(folder)!r} already exists but does not contain a study; give another --out")
+        raise InputError(f"{str(folder)!r} already exists but does not contain a study; use a different --out")
 
 
 def _settle_spec(store: StudyStorage, spec: StudySpec) -> None:
@@ -440,7 +443,8 @@ def _settle_spec(store: StudyStorage, spec: StudySpec) -> None:
             _same_study(before, spec, "the storage")
             if before.trials != spec.trials and store.attribute(TEST) is not None:
                 raise InputError(
-                    f"the test of this study ran with {before.trials} trials, and runs once; for more {AGAIN}"
+                    f"this study's test runs only once and already ran after {before.trials} trials; for more "
+                    f"trials, {AGAIN}"
                 )
         store.set_attribute(SPEC, {**spec.to_json(), "storage": "journal"})
 
@@ -468,6 +472,6 @@ def _same_study(before: StudySpec, now: StudySpec, where: str) -> None:
     differences = spec_differences(before, now)
     if differences:
         raise InputError(
-            f"{where} holds a study named {before.name!r} that differs: {'; '.join(differences)}. "
+            f"{where} contains a different study named {before.name!r}: {'; '.join(differences)}. "
             "Undo the change, or use a different name and a different folder"
         )

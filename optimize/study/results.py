@@ -173,14 +173,14 @@ def cheapest_text(snapshot: Snapshot) -> str:
     if len(aims) == 1 or found is None:
         return ""
     values = ", ".join(f"{aim.name} {value_text(found.values.get(aim.name, math.nan), aim)}" for aim in aims)
-    return f"cheapest within a point of the best on dev: trial {found.number}, {arm_name(found.arm)} ({values})"
+    return f"cheapest trial within a point of the best on dev: trial {found.number}, {arm_name(found.arm)} ({values})"
 
 
 def value_text(value: float, aim: Objective) -> str:
     """Return the value of an objective as text without an interval; ``-`` if there is no value."""
     if math.isnan(value):
         return "-"
-    return f"{100 * value:.1f} %" if aim.metrics else f"{value:.4g}"
+    return f"{100 * value:.1f}%" if aim.metrics else f"{value:.4g}"
 
 
 def trial_table(
@@ -258,13 +258,13 @@ def study_html(snapshot: Snapshot) -> str:
     if compared is None:
         raise InputError(
             f"the study {spec.name!r} is not finished, so it has no report ({len(ended(trials))} of {spec.trials} "
-            "trials ended); see `querywright study status`, and resume the study"
+            "trials ended); check `querywright study status`, and resume the study"
         )
     aims, kept = spec.aims, front(trials, spec.aims) if len(spec.aims) > 1 else []
     counts = {state: count for state, count in _counts(trials).items() if count}
     facts = {
-        "Questions": Path(spec.questions).name + (f", the first {spec.limit}" if spec.limit else ""),
-        "Collection": spec.collection + (f", where {json.dumps(spec.where)}" if spec.where else ""),
+        "Questions": Path(spec.questions).name + (f" (first {spec.limit} questions)" if spec.limit else ""),
+        "Collection": spec.collection + (f", filtered by {json.dumps(spec.where)}" if spec.where else ""),
         "LM": spec.lm,
         "Writers": ", ".join(spec.writer_names),
         "Reader": spec.reader,
@@ -277,11 +277,12 @@ def study_html(snapshot: Snapshot) -> str:
         compared,
         title=f"Study {spec.name}{by_judges(outcome.get('judges', ()))}",
         facts={name: text for name, text in facts.items() if text},
-        notes=["Programs were chosen on dev; the verdict and the scores are from test, which was evaluated once."],
+        notes=["Programs were chosen on dev. The verdict and the scores are from test, evaluated once."],
         outcome=f"{outcome['sentence']}; recommended: {outcome['recommended']}",
         command=str(outcome["command"]),
         template="study.html",
         kind="study",
+        metric=aims[0].metrics[0],
         study=outcome,
         aim=aims[0],
         best=trial_table(ranked(trials, aims[0]), aims),
@@ -306,7 +307,7 @@ def _stages(costs: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def _report_row(one: TrialRecord, objectives: Sequence[str]) -> dict[str, str]:
-    same = "-" if one.same_as is None else f"the same arm as trial {one.same_as}"
+    same = "-" if one.same_as is None else f"same arm as trial {one.same_as}"
     return {
         "trial": str(one.number),
         "arm": arm_name(one.arm),
@@ -326,7 +327,7 @@ def _front_figure(trials: Sequence[TrialRecord], aim: Objective, other: Objectiv
         one.number: [one.values[which.name] * (100 if which.metrics else 1) for which in (other, aim)] for one in drawn
     }
     x_title, y_title = (
-        f"{one.name}{', %' if one.metrics else ''} ({'more' if one.metrics else 'less'} is better)"
+        f"{one.name}{', %' if one.metrics else ''} ({'higher' if one.metrics else 'lower'} is better)"
         for one in (other, aim)
     )
     ends = [span([point[side] for point in at.values()]) for side in (0, 1)]

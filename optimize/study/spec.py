@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from querywright.errors import InputError
 from querywright.files import write_file
-from querywright.models.circuit_breaker import LONGEST, Limits
+from querywright.models.circuit_breaker import LONGEST, Limits, Structured
 from querywright.models.postgres import SCHEMES
 from querywright.optimize.search.checks import read_search, shortened
 from querywright.optimize.search.spec import Json, SearchSpec, StrictModel, checked, once
@@ -25,11 +25,11 @@ def _public(address: str) -> str:
     if re.match(r"([^/]*//)?[^/@]*:(?!\d*(/|$))[^@]*@", address):  # the text after the colon is not a port
         what = "a password"
     elif "?" in address:
-        what = "settings after a question mark, which may be a key"
+        what = "parameters after a question mark (they may include an API key)"
     else:
         return address
     raise ValueError(
-        f"holds {what}, which must not be in a study's file; give a storage with --storage, and a key by api_key_env"
+        f"must not contain {what}; pass the storage with --storage, and name the API key's variable with api_key_env"
     )
 
 
@@ -44,10 +44,10 @@ def check_storage(storage: str) -> str:
         return storage
     # Show only a plain word, because anything else may be a mistyped address with a password.
     word = scheme.replace("+", "").isalnum()
-    got = f"begins with {scheme}://" if address and word else f"is {storage!r}" if storage.isalnum() else "is neither"
+    got = f"{scheme}://" if address and word else repr(storage) if storage.isalnum() else "a different value"
     raise InputError(
-        "must be journal (a file in the study's folder) or an address that begins with postgresql:// (its driver is "
-        f"psycopg), but {got}"
+        "must be journal (a file in the study's folder) or an address that begins with postgresql:// (the driver is "
+        f"psycopg), but got {got}"
     )
 
 
@@ -102,6 +102,8 @@ class StudySpec(SearchSpec):
         timeout: Timeout for a call to a remote LM, including its complete answer, in seconds. Default 60.
         max_tokens: Maximum number of tokens in a remote LM's answer, including its reasoning. Default 1000, or 16000
             for OpenAI's reasoning models.
+        structured: Whether requests to a remote LM contain a JSON schema: ``on``, ``off``, or ``auto`` (if the server
+            supports one). Default ``auto``.
     """
 
     questions: str
@@ -126,12 +128,13 @@ class StudySpec(SearchSpec):
     max_unreadable: float | None = Field(default=None, ge=0, lt=1)
     timeout: float | None = Field(default=None, gt=0, le=LONGEST)
     max_tokens: int | None = Field(default=None, ge=1)
+    structured: Structured = "auto"
 
     @property
     def limits(self) -> Limits:
         """The limits on calls to the LMs."""
         given = {"timeout": self.timeout, "max_unreadable": self.max_unreadable, "max_tokens": self.max_tokens}
-        return Limits.where(**given, at_once=self.threads)
+        return Limits.where(**given, structured=self.structured, at_once=self.threads)
 
     @property
     def writer_names(self) -> tuple[str, ...]:
@@ -173,9 +176,9 @@ def write_spec(spec: StudySpec, path: Path) -> None:
 
 def _of_writers(spec: StudySpec) -> Iterator[str]:
     if spec.writers and not any(technique_class(name).LM_STAGES for name in spec.techniques):
-        yield f"writers: none of the techniques ({', '.join(spec.techniques)}) calls an LM; leave the writers out"
+        yield f"writers: none of the techniques ({', '.join(spec.techniques)}) calls an LM; remove the writers"
     names = [one.name for one in spec.writers]
-    yield from (f"writers: {one!r} is named twice" for one in dict.fromkeys(names) if names.count(one) > 1)
+    yield from (f"writers: {one!r} is listed twice; remove one" for one in dict.fromkeys(names) if names.count(one) > 1)
 
 
 class _Loader(yaml.SafeLoader):
@@ -188,7 +191,7 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             line = key.start_mark.line + 1
             if key.value in seen:
-                problem = f"the key {key.value} occurs twice, in lines {seen[key.value]} and {line}; keep one"
+                problem = f"the key {key.value} occurs twice, on lines {seen[key.value]} and {line}; keep one"
                 raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
             seen[str(key.value)] = line
         return super().construct_mapping(node, deep=deep)
@@ -209,13 +212,13 @@ def _loaded(path: Path) -> tuple[str, Mapping[str, Any]]:
     try:
         data = yaml.load(path.read_text("utf-8-sig"), Loader=_Loader)
     except OSError as error:
-        raise InputError(f"{path.name!r} cannot be read: {error.strerror}; give the path of a YAML file") from error
+        raise InputError(f"cannot read {path.name!r}: {error.strerror}; pass the path of a YAML file") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise InputError(f"{path.name}{place}: not valid YAML: {getattr(error, 'problem', None) or error}") from None
     if not isinstance(data, dict):
-        raise InputError(f"{path.name} must be a mapping such as name: my-study, questions: sample, ...")
+        raise InputError(f"{path.name} must be a mapping, such as name: my-study, questions: sample, ...")
     return path.name, data
 
 
@@ -230,13 +233,15 @@ def spec_differences(old: StudySpec, new: StudySpec) -> list[str]:
         new: The study to resume.
 
     Returns:
-        A line for each difference, such as ``seed: 0 became 1``.
+        A line for each difference, such as ``seed changed from 0 to 1``.
     """
     before, after = ({k: v for k, v in one.to_json().items() if k not in _FREE} for one in (old, new))
     changed = [key for key in after if json.dumps(before[key]) != json.dumps(after[key])]  # the order matters too
     told = {key: [shortened(one[key]) for one in (before, after)] for key in changed}
-    fewer = [f"trials: {old.trials} became {new.trials}; they can only grow"] if new.trials < old.trials else []
+    fewer = (
+        [f"trials can only increase, but changed from {old.trials} to {new.trials}"] if new.trials < old.trials else []
+    )
     return [
-        *(f"{key} changed" if was == now else f"{key}: {was} became {now}" for key, (was, now) in told.items()),
+        *(f"{key} changed" if was == now else f"{key} changed from {was} to {now}" for key, (was, now) in told.items()),
         *fewer,
     ]

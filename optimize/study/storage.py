@@ -68,7 +68,9 @@ class StudyStorage(ExitStack, Locks):
         try:
             return int(self.trials.get_study_id_from_name(self.name))
         except KeyError:
-            raise InputError(f"this storage holds no study {self.name!r}; run the study first") from None
+            raise InputError(
+                f"this storage does not contain a study named {self.name!r}; run the study first"
+            ) from None
 
 
 def open_storage(text: str, folder: Path, name: str) -> StudyStorage:
@@ -99,7 +101,8 @@ def open_storage(text: str, folder: Path, name: str) -> StudyStorage:
         opened.close()
         if isinstance(error, OSError):
             raise QuerywrightError(
-                f"the study's folder {str(folder)!r} cannot be written ({error.strerror}); name another with --out"
+                f"cannot write to the study folder {str(folder)!r} ({error.strerror}); choose a different one with "
+                "--out"
             ) from error
         raise
     return opened
@@ -132,8 +135,8 @@ def plain_failures() -> Iterator[None]:
         if not any({"optuna", "sqlalchemy"} & set(Path(one.filename).parts) for one in last):
             raise
         raise QuerywrightError(
-            f"a record of the study cannot be read ({type(error).__name__}: {error}); restore it, or start "
-            "another study"
+            f"cannot read a record of the study ({type(error).__name__}: {error}); restore the study's storage, or "
+            "start a new study"
         ) from None
 
 
@@ -148,8 +151,8 @@ def _journal(path: Path) -> Any:
             yield
         except (LookupError, ValueError, TypeError, AttributeError, AssertionError) as error:
             raise InputError(
-                f"a record of {path.name} cannot be read ({type(error).__name__}); restore the file, or give another "
-                "--out; cached answers cost nothing"
+                f"cannot read a record in {path.name} ({type(error).__name__}); restore the file, or use a different "
+                "--out (cached answers cost nothing)"
             ) from error
 
     class Journal(JournalFileBackend):
@@ -198,7 +201,8 @@ def _open_postgres(opened: StudyStorage, options: dict[str, Any]) -> None:
     opened.callback(storage.engine.dispose)
     if storage.get_current_version() != storage.get_head_version():
         raise InputError(
-            "the tables of this storage are from another version of Optuna; use that version, or another storage"
+            "the tables in this storage are from a different version of Optuna; use that version, or a different "
+            "storage"
         )
     opened.trials = get_storage(storage)
 

@@ -150,7 +150,7 @@
   const named = (key) => passages[key].t >= 0 ? [el("b", {}, text(passages[key].t)), " ", el("small", {}, text(passages[key].id))] : el("b", {}, text(passages[key].id));
   const passage = (one, key, label, note, why = "") => el("li", { className: why },
     el("details", {}, el("summary", {}, named(key), " ", badge(label, one.by[key]) || "", note && el("em", {}, ` ${note}`)),
-      el("p", { className: "text" }, passages[key].x >= 0 ? text(passages[key].x) : "The text of this passage is not at hand.")));
+      el("p", { className: "text" }, passages[key].x >= 0 ? text(passages[key].x) : "The text of this passage is not available.")));
   const hasPrompts = $("report-prompts").textContent !== "";
   let lines;  // of prompts, one per question
   const calls = async (one, arm) => {
@@ -159,13 +159,13 @@
     return from >= 0 && JSON.parse(all.slice(from, all.indexOf("\n", from))).arms[arm];
   };
   const call = ({ predictor, messages, answer }, place) => el("details", { className: "arm" }, el("summary", {}, `${place + 1} ${predictor}`),
-    [...messages, { role: "answer", content: answer ?? "There was none: the call failed." }].map(({ role, content }) =>
+    [...messages, { role: "answer", content: answer ?? "No answer: the call failed." }].map(({ role, content }) =>
       [el("h5", {}, role), el("pre", {}, content)]));
   const prompts = (one, row, arm) => {
     const box = el("details", { className: "calls" }, el("summary", {}, `Prompts and answers of the LM (${row.k})`));
     box.addEventListener("toggle", async () => {
       const found = await calls(one, arm);
-      box.append(...found ? found.map(call) : [el("p", {}, "The page has no room for the prompts of this question.")]);
+      box.append(...found ? found.map(call) : [el("p", {}, "The prompts for this question did not fit in the page.")]);
     }, { once: true });
     return box;
   };
@@ -181,7 +181,7 @@
     return el("article", {},
       el("h3", {}, `${place + 1} ${arms[place]} `, marked(one, row), own && arms[place] !== "baseline" ? " (baseline)" : ""),
       row.f && el("p", { className: "failure" }, `Failed (${row.f}): ${text(row.m)}`),
-      row.a !== undefined && el("p", {}, el("q", {}, text(row.a) || "(empty)"), row.i ? " names no option" : ""),
+      row.a !== undefined && el("p", {}, el("q", {}, text(row.a) || "(empty)"), row.i ? " does not name an option" : ""),
       el("p", { className: "why" }, scores.map(([name, value]) => `${name} ${+value.toFixed(3)}`).join(" · "),
         ` · LM calls ${row.k || 0}`, row.g !== undefined && stages[row.g] !== "right" ? ` · ${stages[row.g]}` : "",
         row.b ? ` · fell back: ${row.b.map(text).join(", ")}` : ""),
@@ -189,9 +189,9 @@
       row.p.length > 0 && [el("h4", {}, `Shown to the reader, ${row.p.length} of ${row.n} found`),
         el("ol", {}, row.p.map((key) => own || first.p.includes(key) ? passage(one, key, label(row, key), "") :
           passage(one, key, label(row, key), `not shown by ${beside}`, "gained")))],
-      lost.length > 0 && [el("h4", {}, `Lost against ${beside}`),
+      lost.length > 0 && [el("h4", {}, `Shown only by ${beside}`),
         el("ul", {}, lost.map((key) => passage(one, key, label(first, key), "", "lost")))],
-      missed.length > 0 && [el("h4", {}, "Evidence missed"),
+      missed.length > 0 && [el("h4", {}, "Missed evidence"),
         el("ul", {}, missed.map(([key, known]) => passage(one, key, known, row.c?.includes(key) ? "found, then cut" : "not found", "lost")))],
       row.k > 0 && hasPrompts && prompts(one, row, arms[place]));
   };

@@ -84,7 +84,7 @@
       runs = await (await fetch("/runs")).json();
       if (JSON.stringify(runs) !== before) list();
     } catch {
-      $("count").textContent = "the viewer has ended";
+      $("count").textContent = "the viewer has stopped";
     }
   };
   $("search").addEventListener("input", list);

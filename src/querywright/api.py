@@ -158,7 +158,7 @@ def compare(
     """
     judges = (judge,) if isinstance(judge, str | Path) else judge
     earlier = {} if out is None else read_settings(out)
-    with shown(progress, "opening questions, retriever and models") as update:
+    with shown(progress, "opening questions, retriever, and models") as update:
         experiment = open_experiment(
             arms, questions, open_workspace(lm, home, threads),
             defaults=ArmDefaults(
@@ -241,7 +241,7 @@ def label(
     saved = judge if judge is None or isinstance(judge, SavedJudge) else resolve_judge(judge)
     judging = None if saved is None else saved.judge
     check_judge(judging)
-    with shown(progress, "opening questions, retriever and models") as update:
+    with shown(progress, "opening questions, retriever, and models") as update:
         place = open_workspace(lm, home, threads)
         place.check_key()
         experiment = open_experiment(
@@ -260,10 +260,10 @@ def label(
     notes = [] if saved is None else [saved.standing(asked.model, lm_digest(asked))]
     if found.unreadable:
         notes.append(
-            f"{found.unreadable} answers of the judge could not be read, so their passages have no label: label them, "
-            "or run again with another judge_lm="
+            f"answers from the judge that could not be read: {found.unreadable}; label their passages yourself, or "
+            "rerun with a different judge LM"
         )
-    notes += [f"{name}: {count} questions failed" for name, count in failed.items()]
+    notes += [f"failed questions in {name}: {count}" for name, count in failed.items()]
     return replace(found, failed=failed, notes=tuple(notes))
 
 
@@ -290,17 +290,17 @@ class Compilation(CompileResult):
         by = by_judges(self.judges).replace(",", " or", 1)
         budget = self.program.technique.knobs["max_passages"]
         notes = [
-            f"evaluated once; per cent with 95 % interval; up to {budget} passages per arm; LM {lm}; "
+            f"evaluated once; in percent, with 95% intervals; at most {budget} passages per arm; LM {lm}; "
             f"{evidence_by(test)}{by}"
         ]
         if self.reader_check:
             count = len(self.reader_check)
-            notes.append(f"closed book and oracle evidence were evaluated on {count} further questions")
+            notes.append(f"additional questions for closed book and oracle evidence: {count}")
         notes += [one["standing"] for one in self.judges]
         notes += [*pool_notes(self.test, test), *of_grounded(None if reader is None else reader.NAME)]
         notes += copied_lines(self.copied, allowed=True) if self.settings.allow_copies else []
         if self.writer_lm is not None:
-            notes.append(f"{self.technique}: written by {self.writer_lm.model}, read by {lm}")
+            notes.append(f"{self.technique}: writer LM {self.writer_lm.model}, reader LM {lm}")
         return notes
 
     def __call__(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
@@ -407,7 +407,7 @@ def compile(
         settings = replace(settings, **changes)
     except TypeError:
         known = ", ".join(CompileSettings.__dataclass_fields__)
-        raise InputError(f"compile takes the settings {known}, but got {', '.join(changes)}") from None
+        raise InputError(f"compile accepts the settings {known}, but got {', '.join(changes)}") from None
     technique = technique_named(technique).NAME
     fixed, searched = split_knobs(technique, knobs or {})
     judges, parts = resolve_judges(judge), read_parts(questions, columns_of(slices))
@@ -463,8 +463,8 @@ def read_parts(questions: Any, slices: Sequence[str] = ()) -> list[list[Question
     missing = [name for name in ("train", dev, "test") if name not in questions]
     if missing:
         raise InputError(
-            f"questions as splits need train, dev (or validation) and test, but {', '.join(missing)} is missing among "
-            f"{', '.join(map(str, questions))}; give all three, or one list of questions"
+            f"splits must include train, dev (or validation), and test, but got {', '.join(map(str, questions))}; "
+            f"add {' and '.join(missing)}, or pass one list of questions"
         )
     return [read_questions(questions[name], slices=slices) for name in ("train", dev, "test")]
 
@@ -483,7 +483,7 @@ def keep_writer(writer: dspy.LM | None, place: Workspace, tell: Tell) -> None:
     """Copy a rewriter to the workspace for the artifact. The run itself uses the rewriter's original folder."""
     rewriter = rewriter_of(writer)
     if rewriter is not None and keep_rewriter(rewriter.path, place.home) is None:
-        tell(f"the rewriter {rewriter.name!r} is too large to be copied; give writer_lm= when you load the artifact")
+        tell(f"the rewriter {rewriter.name!r} is too large to copy; set the writer LM when you load the artifact")
 
 
 def _auto(splits: Splits, judges: Sequence[SavedJudge], asks: bool, tell: Tell) -> str:
@@ -493,8 +493,8 @@ def _auto(splits: Splits, judges: Sequence[SavedJudge], asks: bool, tell: Tell) 
     if any(question.evidence for question in splits.dev):
         return "decision_useful"
     tell(
-        "no evidence is labeled and no judge is named, so the objective is accuracy, which says nothing about the "
-        "passages; name the judge's LM, or the objective judged_useful, to tune for passages that help"
+        "no evidence is labeled and no judge is set, so the objective is accuracy, which does not measure the "
+        "passages; to tune for helpful passages, set the judge's LM, or use the objective judged_useful"
     )
     return "accuracy"
 

@@ -20,6 +20,7 @@ import dspy
 
 from querywright.errors import InputError, unknown
 from querywright.optimize.artifacts.files import Artifact, read_artifact
+from querywright.optimize.program_state import technique_of
 from querywright.programs import (
     RAG,
     READERS,
@@ -120,7 +121,7 @@ class Arm:
             return cls._of_code(given, defaults)
         if isinstance(given, os.PathLike) or (isinstance(given, str) and is_folder(given)):
             artifact = read_artifact(Path(given))
-            technique, reader = technique_class(artifact.manifest.technique), artifact.manifest.reader
+            technique, reader = technique_of(artifact.manifest.technique), artifact.manifest.reader
             writer = defaults.writer_lm if technique.LM_STAGES else None
             return cls(
                 technique=technique, text=spelled(os.fspath(given)), writer=writer, reader=reader, artifact=artifact
@@ -129,9 +130,9 @@ class Arm:
             return cls.parse(given, defaults)
         if not callable(given):
             raise InputError(
-                "an arm is the name of a technique, the folder of an artifact, what load, make_program or compile "
-                "gives, a technique such as HCQR(retriever), or a dspy.Module or function that returns passages or "
-                f"an answer, but got {given!r:.80}"
+                f"not a valid arm: {given!r:.80}; pass a technique name or instance, an artifact folder, the return "
+                "value of load, make_program, or compile, or any dspy.Module or function that returns passages or an "
+                "answer"
             )
         technique = technique_from(given)
         if not issubclass(technique, CustomProgram):
@@ -146,10 +147,11 @@ class Arm:
         if isinstance(found, type) and issubclass(found, Technique):
             return replace(cls.parse(register_technique(found) + rest, defaults), text=text)
         if rest:
-            raise InputError(f"only a technique takes an engine and knobs, but {code} is a program; give {code}")
+            raise InputError(f"only a technique accepts an engine and knobs, but {code} is a program; use {code}")
         if isinstance(found, Technique | RAG):
             return replace(cls.of(found, defaults), text=text)
         technique = technique_from(found, name_at(code))
+        register_technique(technique)  # an artifact of it may be a later arm
         return cls(technique=technique, text=text, program=technique(**_budget(defaults)))
 
     @classmethod
@@ -163,7 +165,7 @@ class Arm:
         name, at, engine = head.partition("@")
         technique = technique_class(name)
         engine = engine_for(name, engine if at else None) or defaults.engine
-        values = pairs([one for one in own.split(",") if one], f"the arm {text!r}:")
+        values = pairs([one for one in own.split(",") if one], f"the arm {text!r}")
         writer = defaults.writer_lm
         if "writer" in values:
             named = values.pop("writer")
@@ -174,7 +176,9 @@ class Arm:
             writer = None
         knobs = {**knob_values(name, defaults.values, strict=False), **knob_values(name, values)}
         if at and technique.SEARCHES == "0":
-            raise InputError(f"{name} does not search, so it has no engine; write {name} instead of {text!r}")
+            raise InputError(
+                f"{name} does not search, so the arm cannot have an engine; use {name} instead of {text!r}"
+            )
         return cls(technique=technique, text=text, engine=engine, knobs=knobs, writer=writer)
 
     @property
@@ -211,8 +215,8 @@ def named_arms(arms: Arms, defaults: ArmDefaults, *, earlier: Mapping[str, str] 
     given = [*arms.values()] if isinstance(arms, Mapping) else arms
     if strange := [text for text in earlier.values() if names_code(text) and text not in given]:
         raise InputError(
-            f"the comparison in this folder has the program {strange[0]!r}, which is imported only if you name it; "
-            "name it again, or give another folder"
+            f"the comparison in this folder includes your program {strange[0]!r}, but the arms do not; add the program "
+            "to the arms, or choose a different folder"
         )
     found = {name: Arm.of(text, defaults) for name, text in earlier.items()}
     if isinstance(arms, Mapping):
@@ -228,7 +232,9 @@ def named_arms(arms: Arms, defaults: ArmDefaults, *, earlier: Mapping[str, str] 
             while name in found:
                 name, number = f"{_with_knobs(arm, _class_name(arm.technique))} ({number})", number + 1
         if name in found or (arm.text is not None and any(arm.text == other.text for other in found.values())):
-            raise InputError(f"the arm {name!r} is named twice; name it once, or give each its own name in a mapping")
+            raise InputError(
+                f"the arm {name!r} was passed twice; remove one, or pass a dict that gives each arm a unique name"
+            )
         found[name] = arm
     return found
 
@@ -262,7 +268,7 @@ def _budget(defaults: ArmDefaults) -> dict[str, Any]:
 
 def is_folder(name: str) -> bool:
     """Return whether an arm is an artifact folder and not a technique."""
-    if names_code(name):
+    if names_code(name) or name.endswith(".py"):
         return False
     return os.sep in name.partition(":")[0] or os.path.isfile(os.path.join(name, "manifest.json"))
 
@@ -285,17 +291,20 @@ def check_defaults(arms: Mapping[str, Arm], defaults: ArmDefaults) -> None:
     for key in defaults.knobs:
         if not any(key in own for own in known.values()):
             said = "; ".join(f"{name}: {', '.join(own) or 'none'}" for name, own in known.items())
-            raise InputError(f"no technique here has the knob {key!r}; the knobs are: {said or 'none, for artifacts'}")
+            raise InputError(
+                f"none of these techniques has the knob {key!r}; available knobs: "
+                f"{said or 'none (artifacts have fixed knobs)'}"
+            )
     if defaults.writer_lm is not None and not any(arm.writer == defaults.writer_lm for arm in arms.values()):
         raise InputError(
-            "no technique here calls an LM before the reader does, so a writer has no work; leave writer_lm= out, or "
-            "name a technique that writes, such as rrr"
+            "no technique here calls an LM before the reader, so writer_lm= would have no effect; omit writer_lm=, or "
+            "add a technique that rewrites, such as rrr"
         )
     if defaults.reranker is not None and not any(arm.technique.USES_RERANKER for arm in arms.values()):
         raise InputError("none of these techniques uses a reranker; omit reranker=, or add the technique rerank")
     searching = [name for name, arm in arms.items() if arm.searches]
     if searching and defaults.retriever is None:
-        raise InputError(f"{searching[0]} searches; give retriever=...")
+        raise InputError(f"{searching[0]} needs a retriever; pass retriever=...")
 
 
 def engine_for(technique: str, named: str | None) -> str | None:
@@ -303,7 +312,7 @@ def engine_for(technique: str, named: str | None) -> str | None:
     own = technique_named(technique).ENGINE
     named = None if named is None else check_engine(named)
     if own is not None and named not in (None, own):
-        raise InputError(f"{technique} searches with the engine {own}, not {named}; leave the engine out")
+        raise InputError(f"the engine of {technique} must be {own!r}, but got {named!r}; omit the engine")
     return own or named
 
 
@@ -314,9 +323,9 @@ def pairs(values: Iterable[str], option: str) -> dict[str, str]:
         name, separator, rest = value.partition("=")
         name = name.strip()
         if not separator or not name or not rest.strip():
-            raise InputError(f"{option} takes NAME=VALUE, but got {value!r}")
+            raise InputError(f"{option}: expected NAME=VALUE, but got {value!r}")
         if name in found:
-            raise InputError(f"{option} {name} is given twice: {found[name]!r} and {rest.strip()!r}")
+            raise InputError(f"{option}: {name!r} has two values, {found[name]!r} and {rest.strip()!r}; remove one")
         found[name] = rest.strip()
     return found
 

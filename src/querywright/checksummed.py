@@ -40,15 +40,15 @@ class Checksummed(BaseModel):
             ValueError: The file was truncated or edited, or is a different kind of file.
         """
         if len(data) > cls.LARGEST:
-            raise ValueError(f"it is larger than {cls.LARGEST} bytes")
+            raise ValueError(f"larger than the {cls.LARGEST}-byte limit")
         try:
             content = json.loads(data)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"it is not valid JSON ({error})") from error
+            raise ValueError(f"not valid JSON ({error})") from error
         if not isinstance(content, dict):
-            raise ValueError("it is not a JSON object")
+            raise ValueError("not a JSON object")
         if content.pop("sha256", None) != json_digest(content):
-            raise ValueError("its checksum does not match: it was changed after it was written")
+            raise ValueError("wrong checksum, because the file was changed after it was written")
         try:
             return cls.model_validate_json(json.dumps(content))
         except ValidationError as error:

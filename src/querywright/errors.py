@@ -57,8 +57,8 @@ class PromptTooLongError(InputError):
     def __init__(self, n_tokens: int, n_context: int, n_answer: int) -> None:
         self.n_tokens, self.n_context, self.n_answer = n_tokens, n_context, n_answer
         super().__init__(
-            f"the prompt has {n_tokens} tokens and {n_answer} are reserved for the answer, but the model's context "
-            f"has {n_context}; show fewer or shorter passages (max_passages), or give the model a larger context"
+            f"the prompt has {n_tokens} tokens, and {n_answer} more are reserved for the answer, but the model's "
+            f"context has {n_context} tokens; show fewer or shorter passages (max_passages), or use a larger context"
         )
 
 
@@ -92,4 +92,4 @@ def unknown(what: str, name: str, known: Collection[str]) -> str:
     """
     near = difflib.get_close_matches(name, list(known), 1)
     hint = f" (did you mean {near[0]}?)" if near else ""
-    return f"unknown {what} {name!r}{hint}; there are: {', '.join(known) or 'none'}"
+    return f"unknown {what} {name!r}{hint}; available: {', '.join(known) or 'none'}"

@@ -162,7 +162,7 @@ def write_all(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 @contextmanager
-def writing(what: str, state: str = "nothing was written", place: str = "--out") -> Iterator[None]:
+def writing(what: str, state: str = "nothing was written", place: str = "--out path") -> Iterator[None]:
     """Turn any ``OSError`` in the ``with`` block into an ``ArtifactError``.
 
     Args:
@@ -175,7 +175,7 @@ def writing(what: str, state: str = "nothing was written", place: str = "--out")
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise ArtifactError(
-            f"{what} could not be written: {reason}; {state}. Give another {place}, or make room"
+            f"could not write {what}: {reason}; {state}. Use a different {place}, or free up disk space"
         ) from error
 
 

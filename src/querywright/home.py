@@ -76,6 +76,6 @@ def home(path: str | Path | None = None) -> Path:
 
 def _unusable(folder: Path, reason: object) -> InputError:
     return InputError(
-        f"the workspace {os.fspath(folder)!r} cannot be created ({reason}); name a writable folder: home= or "
+        f"cannot create the workspace {os.fspath(folder)!r} ({reason}); choose a writable folder with home= or "
         f"${ENVIRONMENT_VARIABLE}"
     )

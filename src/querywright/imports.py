@@ -30,12 +30,12 @@ def imported(name: str, what: str) -> Any:
     try:
         found = importlib.import_module(module if file is None else file.stem)
         if file is not None and not file.samefile(found.__file__ or ""):
-            raise ImportError(f"another module is called {file.stem!r}; give the file another name")
+            raise ImportError(f"another module has the name {file.stem!r}; rename the file")
         return functools.reduce(getattr, function.split("."), found)
     except Exception as error:
         raise InputError(
-            f"the {what} {name!r} is not a MODULE:FUNCTION or FILE.py:FUNCTION that can be imported "
-            f"here: {type(error).__name__}: {error}; modules are searched in the current folder and on Python's path"
+            f"cannot import the {what} {name!r}: {type(error).__name__}: {error}; use MODULE:FUNCTION or "
+            "FILE.py:FUNCTION, with a module in the current folder or on Python's path"
         ) from error
     finally:
         sys.path[:] = path

@@ -47,8 +47,12 @@ Metrics: TypeAlias = "Sequence[str | Metric] | Mapping[str, str | Metric]"
 DEFAULT_JUDGE = "usefulness"
 DEFAULT_TECHNIQUES = ("closed_book", "plain", "hcqr")
 LACKING = {
-    "support": "a reader that names its support such as grounded (reader=)",
-    "sentences": "support by sentences, which no question and no reader here has (see joint_passage_f1)",
+    "answer": "correct answers",
+    "options": "answer options",
+    "evidence": "labeled evidence",
+    "reader": "a reader",
+    "support": "a reader that cites passages, such as grounded (reader=)",
+    "sentences": "sentence-level support from the questions and the reader (see joint_passage_f1)",
 }
 """Descriptions of metric requirements whose names are not clear enough."""
 
@@ -210,7 +214,8 @@ class Experiment:
         if retriever is None and self.defaults.retriever is not None and not here:
             retriever = self.open_retriever(own.engine or "dense")
             self.notes.append(
-                f"{name} was compiled over {own.collection or 'another retriever'}, which is missing here"
+                f"{name} was compiled with {own.collection or 'a different retriever'}, but runs with the given "
+                "retriever"
             )
         if own.lm != lm.model:
             self.notes.append(f"{name} was compiled for the LM {own.lm}")
@@ -232,8 +237,8 @@ class Experiment:
             sourced += [(question, found)] if found else []
         if not sourced:
             raise InputError(
-                "guidelines are written from passages with the label ENTAILED, but no question has such a passage in "
-                "the collection; give questions that have one, with retriever=..., or leave out the judge 'coverage'"
+                "guidelines are written from passages labeled ENTAILED, but no question has such a passage in this "
+                "collection; use questions with such passages and pass retriever=..., or remove the judge 'coverage'"
             )
         before = Guidelines.load(file) if file.exists() else Guidelines()
         lm = judges[0].lm or self.workspace.lm
@@ -246,13 +251,15 @@ class Experiment:
         """Return the lines to show below the results table."""
         lm, arms = self.workspace.lm.model, found.arms
         asked = f"LM {lm}; " if found.asks else ""
-        lines = [f"{asked}mean in per cent with its 95 % interval"]
+        lines = [f"{asked}mean in percent with 95% interval"]
         lines += [] if asked else ["no arm calls an LM for these metrics"]
-        lines += [f"{', '.join(names)}: written by {name}, read by {lm}" for name, names in self.writers.items()]
+        lines += [f"{', '.join(names)}: writer LM {name}, reader LM {lm}" for name, names in self.writers.items()]
         lines += [*self.notes, *pool_notes(arms, found.questions)]
         if references and not any(metric in one.metrics for one in arms for metric in RIGHT):
-            lines.append(f"no diagnosis, which needs {' or '.join(RIGHT)} among the metrics")
-        lines += [f"{name} is not scored: it needs {lacking}" for name, lacking in self.lacking.items()]
+            lines.append(f"no diagnosis: add the metric {' or '.join(RIGHT)}")
+        lines += [
+            f"{name} was not scored, because the metric needs {lacking}" for name, lacking in self.lacking.items()
+        ]
         tried = dict.fromkeys(name for one in arms for row in one.rows for name in row.scores)
         unscored = [name for name in tried if not any(name in one.metrics for one in arms)]
         return [*lines, *(f"{name}: no question could be scored" for name in unscored if name not in self.lacking)]
@@ -310,7 +317,7 @@ def open_experiment(
         named = named_arms(techniques, defaults)
     check_defaults(named, defaults)
     needing = [] if is_default else [name for name, arm in named.items() if arm.needs_options]
-    needing += ["the reader multiple_choice"] if reader == "multiple_choice" else []
+    needing += ["the 'multiple_choice' reader"] if reader == "multiple_choice" else []
     asked = read_questions(questions, **(reading or {}), multiple_choice=" and ".join(needing))
     left_out = [name for name, arm in named.items() if arm.needs_options]
     if is_default and not all(question.options for question in asked):
@@ -336,8 +343,8 @@ def open_experiment(
     notes += [line for name in readers for line in of_grounded(name)]
     grounded = any(READERS[name].GROUNDED for name in readers)
     if grounded and "accuracy" in metrics and not all(question.options for question in asked):
-        notes.append("accuracy is contains_answer where a reader names its support, else exact_match")
-    notes.append(evidence_by(asked) if any(question.evidence for question in asked) else "no labelled evidence")
+        notes.append("accuracy means contains_answer for readers that cite passages, and exact_match for other readers")
+    notes.append(evidence_by(asked) if any(question.evidence for question in asked) else "no labeled evidence")
     if defaults.retriever is not None:
         for engine in dict.fromkeys([arm.engine for arm in named.values() if arm.searches] or [defaults.engine]):
             experiment.open_retriever(engine)
@@ -391,8 +398,8 @@ def tell_unlearnt(rewriter: Rewriter | None, techniques: Iterable[str], tell: Ca
     strange = () if rewriter is None else sorted({*techniques} - {*rewriter.techniques})
     if rewriter is not None and strange:
         tell(
-            f"the rewriter {rewriter.name} learned the prompts of {', '.join(rewriter.techniques)}, and not of "
-            f"{', '.join(strange)}: compare it with the LM there before you use it (querywright compare)"
+            f"the rewriter {rewriter.name!r} was trained for {', '.join(rewriter.techniques)}, but not for "
+            f"{', '.join(strange)}; before you use the rewriter, compare its scores with the LM's (querywright compare)"
         )
 
 
@@ -400,7 +407,9 @@ def of_grounded(reader: str | None) -> list[str]:
     """Return a note about closed book if the reader cites supporting passages."""
     if reader is None or not READERS[reader].GROUNDED:
         return []
-    return [f"the reader {reader} declines without passages, so closed book says nothing about the LM"]
+    return [
+        f"the reader {reader!r} declines to answer without passages, so closed book does not measure the LM's knowledge"
+    ]
 
 
 def _name(given: Any) -> str | None:
@@ -421,7 +430,9 @@ def _metrics(scoring: Scoring) -> tuple[dict[str, Metric], dict[str, Metric]]:
         names = [one if isinstance(one, str) else getattr(one, "__name__", type(one).__name__) for one in several]
         given = dict(zip(names, several, strict=True))
         if len(given) < len(names):
-            raise InputError(f"two metrics have the same name among {', '.join(names)}; give a mapping with two names")
+            raise InputError(
+                f"duplicate metric name in {', '.join(names)}; pass a dict that gives each metric a unique name"
+            )
     saved = resolve_judges(scoring.judges)
     own = {name: one for name, one in given.items() if not isinstance(one, str)}
     known = {JUDGED[name] for name in given if name in JUDGED}
@@ -434,7 +445,7 @@ def _metrics(scoring: Scoring) -> tuple[dict[str, Metric], dict[str, Metric]]:
         guidelines=None if scoring.guidelines is None else Guidelines(),
     )  # fmt: skip
     if scoring.guidelines is not None and not any(isinstance(one, GuidelineMetric) for one in found.values()):
-        raise InputError("only the judge coverage reads guidelines; name this judge too, or leave guidelines= out")
+        raise InputError("guidelines= is used only by the judge 'coverage'; add this judge, or omit guidelines=")
     return {name: own.get(name) or found[name] for name in given}, {name: found[name] for name in more}
 
 
@@ -467,8 +478,8 @@ def _scorable(
     if len(lacks) == len(metrics):
         wanting = "; ".join(f"{name} needs {lacking}" for name, lacking in lacks.items())
         raise InputError(
-            f"nothing can be scored: {wanting or 'no metric'}; give questions with an answer (and a reader) or with "
-            "labelled evidence, or name a judge with judge_lm="
+            f"no metric can be scored: {wanting or 'no metric was chosen'}; use questions with correct answers (and a "
+            "reader) or with labeled evidence, or choose a judge with judge_lm="
         )
     return metrics, lacks
 
@@ -484,5 +495,5 @@ def _shallow(metrics: Iterable[str], programs: Mapping[str, RAG]) -> list[str]:
             if depth.isdecimal() and program.technique.KNOBS and program.technique.max_passages < int(depth)
         ]
         if short:
-            notes.append(f"{metric}: {', '.join(short)} return fewer passages; see max_passages={depth}")
+            notes.append(f"{metric}: {', '.join(short)} return fewer passages; set max_passages={depth}")
     return notes

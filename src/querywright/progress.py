@@ -123,7 +123,7 @@ class Bar:
         if self.console.is_jupyter:
             self._draw()
         if kind is not None and any(arm["done"] for arm in self.arms):
-            self.console.print(f"so far, {self.metric} in per cent:", self.table(), markup=False)
+            self.console.print(f"results so far, {self.metric} in percent:", self.table(), markup=False)
 
     def __call__(self, what: str, done: int, total: int, said: str | None = None) -> None:
         """Update the step, the amount done, and the total; ``said`` is shown instead of the cost."""

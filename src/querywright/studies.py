@@ -66,7 +66,7 @@ _FILE_FORM = frozenset({"engines", "knobs", "search", "prompts"})
 
 _logger = logging.getLogger(__name__)
 
-_CHANGES = sorted({*SearchSpec.model_fields, "reader_check", "timeout", "max_tokens", "max_unreadable"})
+_CHANGES = sorted({*SearchSpec.model_fields, "reader_check", "timeout", "max_tokens", "max_unreadable", "structured"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ def read_data(
         InputError: The questions or the reader do not fit an objective, or there are too few questions.
     """
     needing = [name for name in spec.techniques if technique_class(name).NEEDS_OPTIONS]
-    needing += ["the reader multiple_choice"] if spec.reader == "multiple_choice" else []
+    needing += ["the 'multiple_choice' reader"] if spec.reader == "multiple_choice" else []
     columns = columns_of(spec.slices)
     parts = read_parts(objects.questions, columns)
     given = spec.questions if objects.questions is None else objects.questions
@@ -265,12 +265,12 @@ def _workspace(
     if isinstance(lm, Workspace):
         if url is not None or any(one is not None for one in limits.values()):
             raise InputError(
-                "an open workspace has its own store and its own limit of LM calls; give the LM instead of the "
-                "workspace, or leave out storage= and budget="
+                "an open workspace already has a cache and a limit on LM calls; pass the LM instead of the workspace, "
+                "or omit storage= and budget="
             )
         return lm
     store = open_store(None if home is None else Path(home)) if url is None else open_store(url=url)
-    remedy = "Raise the budget in the study's file, and run the same command again"
+    remedy = "Raise the budget in the study file, and rerun the command"
     return Workspace.open(
         home,
         spec.lm if lm is None else lm,
@@ -287,7 +287,10 @@ def _key(variable: str | None) -> str | None:
     """Return the API key from an environment variable; None if no variable is named."""
     key = None if variable is None else os.environ.get(variable)
     if variable is not None and not key:
-        raise InputError(f"the variable {variable!r} holds no key; set it, or name another one in the study's file")
+        raise InputError(
+            f"the environment variable {variable!r} must contain an API key, but is not set; set the "
+            "variable, or choose a different variable in the study file"
+        )
     return key
 
 
@@ -350,7 +353,7 @@ class Study:
         if not isinstance(trial, TrialRecord):
             found = {one.number: one for one in self.snapshot.trials}
             if trial not in found:
-                raise InputError(f"trial must be a number from 0 to {len(found) - 1}, but got {trial!r:.80}")
+                raise InputError(f"trial must be an integer between 0 and {len(found) - 1}, but got {trial!r:.80}")
             trial = found[trial]
         return self.search.program(trial.arm, reads=True)
 
@@ -518,7 +521,7 @@ def study(
     tell = tell or warn_caller
     for key in changes:
         if key not in _CHANGES:
-            raise InputError(unknown("key of a study", key, _CHANGES))
+            raise InputError(unknown("study setting", key, _CHANGES))
     searched, retriever = _techniques(techniques, retriever)
     retrievers: dict[str, Any] = dict(retriever) if isinstance(retriever, Mapping) else {"dense": retriever}
     names = {key: one if isinstance(one, str) else OBJECTS for key, one in retrievers.items()}
@@ -558,7 +561,7 @@ def study(
         return opened[0]
 
     try:
-        with shown(progress, "opening questions, retriever and models") as update:
+        with shown(progress, "opening questions, retriever, and models") as update:
             data = read_data(spec, objects, home, tell=tell)
             found = run_study(
                 spec, folder, open_it, reopen=True, storage=storage, progress=update, tell=tell,
@@ -587,7 +590,7 @@ def _techniques(given: Techniques, retriever: Any) -> tuple[dict[str, dict[str, 
         else:
             arm = Arm.of(one, ArmDefaults())
             if arm.artifact is not None:
-                raise InputError(f"a study cannot search an artifact, but got {one!r}; give {arm.technique.NAME}")
+                raise InputError(f"a study cannot tune an artifact, but got {one!r}; use {arm.technique.NAME}")
             technique: Any = getattr(arm.program, "technique", arm.program)
             name, own = register_technique(arm.technique), dict(arm.knobs)
             engines = [arm.engine] if isinstance(one, str) and "@" in one else []
@@ -595,7 +598,7 @@ def _techniques(given: Techniques, retriever: Any) -> tuple[dict[str, dict[str, 
                 own = _own_knobs(technique)
                 retriever = technique.retriever if retriever is None else retriever
         if name in found:
-            raise InputError(f"the technique {name!r} is given twice; give it once")
+            raise InputError(f"the technique {name!r} was passed twice; remove one")
         if not isinstance(asked, Mapping):
             raise InputError(f"techniques.{name} must be a mapping of knobs to their values, but got {asked!r:.80}")
         data: dict[str, Any] = {**asked} if set(asked) & _FILE_FORM else {"knobs": asked}
@@ -612,13 +615,13 @@ def _own_knobs(technique: Technique) -> dict[str, Any]:
     own = {knob.name: own[knob.name] for knob in technique.KNOBS if own[knob.name] != knob.default}
     if technique.writer_lm is not None or technique.reranker is not None:
         raise TechniqueError(
-            f"{technique.NAME} has a writer LM or a reranker, which all techniques of a study share; give writer_lm= "
-            "or reranker= instead"
+            f"this {technique.NAME} instance has a writer LM or a reranker, but all techniques in a study share these; "
+            "pass writer_lm= or reranker= instead"
         )
     if predictor_states(technique) != predictor_states(type(technique)(None, **own)):
         raise TechniqueError(
-            f"the prompts of this {technique.NAME} differ from the prompts of its class, with which a study starts; "
-            "give a subclass with these prompts and another NAME, or give "
+            f"this {technique.NAME} instance has custom prompts, but a study starts from its class's prompts; pass a "
+            "subclass that has these prompts and a different NAME, or pass "
             "prompts={NAME: {'instructions': {PREDICTOR: TEXT}}}"
         )
     return own

@@ -51,6 +51,22 @@ def check_technique(name: str) -> None:
         technique_class(name)
 
 
+def import_technique(place: str | None) -> None:
+    """Register a technique in the user's code, so that artifacts can name it. If None, do nothing.
+
+    Raises:
+        InputError: ``place`` is not a location in the user's code.
+    """
+    if place is None:
+        return
+    if not names_code(place):
+        raise InputError(
+            f"an artifact has its own technique, but --technique is {place!r}; remove --technique, or, if the "
+            "artifact's technique is in your code, give FILE.py:NAME"
+        )
+    technique_named(place)
+
+
 def technique_named(given: Any) -> type[Technique]:
     """Return the technique for a name, a location in the user's code, a class, or a program, and register it.
 
@@ -62,13 +78,13 @@ def technique_named(given: Any) -> type[Technique]:
     if isinstance(given, str):
         place, rest = split_code(given)
         if rest:
-            raise InputError(f"a technique in your code is FILE.py:NAME or MODULE:NAME, but got {given!r}")
+            raise InputError(f"a technique in your code must be FILE.py:NAME or MODULE:NAME, but got {given!r}")
         given, name = code_at(place), name_at(place)
     else:
         name = None
     if isinstance(given, Technique | RAG) or not callable(given):
         raise TechniqueError(
-            f"a technique is its name, such as hcqr, its class, or a dspy.Module or function, but got {given!r:.80}"
+            f"a technique must be a name such as hcqr, a class, a dspy.Module, or a function, but got {given!r:.80}"
         )
     technique = technique_from(given, name)
     register_technique(technique)

@@ -90,8 +90,8 @@ class Workspace:
         folder = named_home(home)
         if keeps and is_read_only(working_folder(home)):
             raise InputError(
-                f"the workspace {str(folder)!r} cannot be written, and answers are cached there; name another folder: "
-                "home= or $QUERYWRIGHT_HOME"
+                f"the workspace {str(folder)!r} must be writable, because answers are cached in it; choose a different "
+                "folder with home= or $QUERYWRIGHT_HOME"
             )
         # Other modules write to the same folder too, for example the re-encoded model.
         os.environ["QUERYWRIGHT_HOME"] = str(folder.resolve())
@@ -152,8 +152,8 @@ class Workspace:
             found: Any = as_retriever(searched)
             if where:
                 raise InputError(
-                    f"where= filters a collection, but the retriever is {found!r:.80}; give a collection's name, or "
-                    "filter in the retriever"
+                    f"where= works only with a collection, but got the retriever {found!r:.80}; pass a collection's "
+                    "name, or apply the filter in the retriever"
                 )
             own = getattr(found, "name", None)
             if engine != "dense" and isinstance(found, ForeignChromaRetriever):
@@ -177,9 +177,9 @@ class Workspace:
         total = self.ledger.total
         if not total.asked:
             return ""
-        dollars = f"; {total.dollars:.4f} US dollars estimated" if total.dollars else ""
+        dollars = f"; estimated cost: ${total.dollars:.4f}" if total.dollars else ""
         made = "from the recording" if self.lm.model.startswith("recording:") else "made"
-        waited = f"; {total.seconds:.0f} s of LM calls, with parallel calls added up" * (total.seconds >= 1)
+        waited = f"; {total.seconds:.0f} s of LM time, summed over parallel calls" * (total.seconds >= 1)
         return f"LM calls: {total.calls} {made} ({total.saved} cached); {total.tokens} tokens{waited}{dollars}"
 
 
@@ -190,8 +190,8 @@ def _lm(lm: Any, api_base: str | None, api_key: str | None, asks: bool = True, *
         return as_lm(lm, **shared)
     if (api_base or api_key) and (lm == "embedded" or lm.startswith(("gguf:", "recording:"))):
         raise InputError(
-            f"the LM {lm!r} answers in this process and has no address and no key; to use api_base= or api_key=, name "
-            "a remote LM, such as openai/MODEL"
+            f"the LM {lm!r} runs in this process, so it has no URL and no API key; to use api_base= or api_key=, "
+            "choose a remote LM, such as openai/MODEL"
         )
     named = resolve_lm(lm, api_base=api_base, api_key=api_key, **shared)
     return with_key(named) if asks else named

@@ -66,7 +66,7 @@ def test_a_runnable_answers(program):
 
 @pytest.mark.parametrize("given", [None, 3, ["a"], {"options": ["a", "b"]}, {"question": 3}])
 def test_what_is_no_question_is_refused(program, given):
-    with pytest.raises(InputError, match="give a question, or"):
+    with pytest.raises(InputError, match="the input must be a question or a dict"):
         langchain.as_runnable(program).invoke(given)
 
 
@@ -105,7 +105,7 @@ def test_a_pipeline_is_saved_by_the_path_and_cannot_send_a_key_away(at_place):
     given = {"retriever": {"query": QUESTION}, "prompt": {"query": QUESTION}}
     for said in (pipeline.run(given), again.run(given), asyncio.run(again.run_async(given))):
         assert said["prompt"]["prompt"].startswith("A home blood pressure reading")
-    with pytest.raises(DeserializationError, match="contains an address"):
+    with pytest.raises(DeserializationError, match="must be a name without a URL"):
         Pipeline.loads(text.replace("openai/other", "openai/http://elsewhere.example/x"), allowed_modules=ours)
 
 

@@ -66,7 +66,7 @@ def test_what_a_client_can_mend_is_told_and_nothing_else(program, monkeypatch):
     served = serve(program)
     told = call(served, "ask", {"question": QUESTION})
     assert told.is_error
-    assert "give options" in told.content[0].text
+    assert "pass options" in told.content[0].text
     assert call(served, "ask", {"question": 3}).is_error
     assert call(served, "forget", {}).is_error
 

@@ -78,4 +78,4 @@ def test_loading_is_set_beside_what_its_models_alone_need(bench: Callable[[str],
 
 def test_no_two_folders_of_the_package_import_each_other(bench, capsys):
     bench("size").main(BENCHMARKS.parent)
-    assert "circles between folders: none" in capsys.readouterr().out
+    assert "import cycles between folders: none" in capsys.readouterr().out

@@ -50,7 +50,7 @@ def address(server):
 def test_a_compiled_program_is_shown_and_checked(ok, cli, artifact, address, tmp_path):
     shown = ok("artifact", "show", artifact, width=160)
     for text in (
-        "made: ", "LM: openai/scripted", "collection: tiny", "On test, evaluated once", "baseline", "Prompts",
+        "made: ", "LM: openai/scripted", "collection: tiny", "Test results (evaluated once)", "baseline", "Prompts",
         "reader.predict", "How it was made", "seed: ", "versions: chromadb",
     ):  # fmt: skip
         assert text in shown.out
@@ -77,14 +77,14 @@ def test_another_program_is_not_replaced_unasked_and_the_same_command_goes_on(
     made, asked = (artifact / "manifest.json").read_text(), len(server.requests)
     given = ("--collection", "tiny", "--sizes", "3,4,4", "--trials", "2", "--out", artifact, *server.lm)
     for technique, more, said in (
-        ("step_back", (), "technique hcqr, not step_back"),
-        ("hcqr", ("--seed", "1"), "seed 0, not 1; questions"),
+        ("step_back", (), "technique was hcqr, but is now step_back"),
+        ("hcqr", ("--seed", "1"), "seed was 0, but is now 1; questions"),
         ("hcqr", ("--max-passages", "2"), "(knobs)"),
     ):
         refused = cli("compile", technique, "--data", questions, *given, *more)
         assert refused.status == 2
         assert said in " ".join(refused.err.split())
-        assert "made' has a program" in refused.err
+        assert "made' contains a program" in refused.err
         assert "--replace" in refused.err
     assert (len(server.requests), (artifact / "manifest.json").read_text()) == (asked, made)
     compiled("hcqr", artifact)
@@ -171,7 +171,7 @@ def test_compile_on_an_engine_and_ask_and_compare_it_also_over_passages_of_ones_
         "compare", "plain", "artifacts/hybrid", "--data", questions, "--out", "out", "--limit", "3", *elsewhere,
         *server.lm, width=200,
     )  # fmt: skip
-    assert f"hybrid was compiled over {collection}, which is missing here" in " ".join(done.out.split())
+    assert f"hybrid was compiled with {collection}, but runs with the given retriever" in " ".join(done.out.split())
 
 
 def test_a_reranker_orders_what_was_found(ok, collection, server, longest):

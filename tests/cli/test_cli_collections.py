@@ -33,7 +33,7 @@ def snapshot(folder):
 def test_a_filter_that_removes_evidence_is_reported_in_json_too(ok, shelf, questions):
     options = ["--collection", f"{shelf}#tiny", "--reader", "none", "--where", '{"sweet": false}', "--json"]
     notes = ok("evaluate", "plain", "--data", questions, *options).data["notes"]
-    assert any("passes 5 of 6 passages" in note and "removes all labeled passages of" in note for note in notes)
+    assert any("matches 5 of 6 passages" in note and "lose all labeled passages" in note for note in notes)
 
 
 def test_a_chroma_of_ones_own_in_every_command(ok, wrong, shelf, questions, server, tmp_path):
@@ -50,20 +50,20 @@ def test_a_chroma_of_ones_own_in_every_command(ok, wrong, shelf, questions, serv
     ok("compile", "hyde", *given)
     choices = ("--option", "juice", "--option", "salt", *server.lm)
     artifact = ["ask", "What is said of juice?", "--artifact", tmp_path / "a", *choices]
-    assert "which the artifact cannot contain; give --collection (technique" in wrong(*artifact)
+    assert "an artifact cannot contain a custom retriever; pass --collection" in wrong(*artifact)
     ok(*artifact, "--collection", place, "--where", '{"sweet": true}')
     assert snapshot(shelf) == before
     assert ok("collections", "list", shelf, "--json").data == [{"collection": "tiny", "passages": 6}]
-    assert "there is no folder 'nowhere'" in wrong("collections", "list", "nowhere")
+    assert "the folder 'nowhere' does not exist" in wrong("collections", "list", "nowhere")
     shown = ok("collections", "show", place, "--passages", 1)
-    assert "metadata sweet: 6 passages, such as False, True" in shown.out
+    assert "metadata key 'sweet'; passages: 6; common values: False, True" in shown.out
     assert snapshot(shelf) == before
     for given, said in (
         (["--collection", place, "--engine", "bm25"], "supports only the dense engine, but got bm25"),
-        (["--collection", place, "--where", "sweet"], '--where takes a JSON object, such as \'{"topic": "heart"}\''),
-        (["--collection", place, "--where", '{"sweet": {"$is": 1}}'], "Chroma refused the search"),
-        (["--collection", place, "--retriever", "shelf:open"], "both name the retriever"),
-        (["--retriever", "shelf:open"], "the retriever 'shelf:open' is not a MODULE:FUNCTION"),
+        (["--collection", place, "--where", "sweet"], '--where must be a JSON object, such as \'{"topic": "heart"}\''),
+        (["--collection", place, "--where", '{"sweet": {"$is": 1}}'], "Chroma rejected the search"),
+        (["--collection", place, "--retriever", "shelf:open"], "cannot be used together"),
+        (["--retriever", "shelf:open"], "cannot import the retriever 'shelf:open'"),
         (["--collection", f"{shelf}#small"], "unknown collection 'small'"),
     ):
         assert said in wrong("ask", *asked, *given)
@@ -71,7 +71,7 @@ def test_a_chroma_of_ones_own_in_every_command(ok, wrong, shelf, questions, serv
         ["compile", "plain", "--data", questions, "--out", "x"],
         ["judge", "label", "plain", "--data", questions, "--out", "x.jsonl"],
     ):
-        assert "name a collection or a retriever: --collection NAME, or --retriever MODULE:FUNCTION" in wrong(*command)
+        assert "use --collection NAME or --retriever MODULE:FUNCTION" in wrong(*command)
 
 
 def test_a_study_of_a_chroma_of_ones_own(ok, shelf, study_file, tmp_path):
@@ -107,12 +107,12 @@ def test_collections_are_listed_shown_and_deleted(ok, cli, wrong, home, passages
     assert ([one["id"] for one in shown["first"]], shown["passages"]) == (["p-cuff", "p-feet"], 6)
     assert "(known: other, tiny)" in wrong("collections", "show", "none")
     assert "there is no collection 'none'" in wrong("collections", "delete", "none", "--yes")
-    assert "without a terminal, tiny is deleted only with --yes" in wrong("collections", "delete", "tiny")
+    assert "to delete 'tiny', add --yes" in wrong("collections", "delete", "tiny")
     stdin = type("Terminal", (), {"isatty": lambda self: True, "readline": lambda self: self.said})()
     monkeypatch.setattr(collections.sys, "stdin", stdin)
     stdin.said = "n\n"
-    assert "tiny is not deleted" in wrong("collections", "delete", "tiny")
+    assert "'tiny' was not deleted" in wrong("collections", "delete", "tiny")
     stdin.said = "y\n"
-    assert "Delete tiny with 6 passages?" in cli("collections", "delete", "tiny").err
+    assert "Delete the collection 'tiny' (passages: 6)?" in cli("collections", "delete", "tiny").err
     assert ok("collections", "delete", "other", "--yes", "--json").data == {"deleted": "other"}
     assert list((home / "collections").iterdir()) == []

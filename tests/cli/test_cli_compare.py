@@ -61,8 +61,8 @@ def test_arms_have_equal_budgets_unless_one_is_named_and_then_it_is_said(compare
         assert max(len(row["passages"]) for row in rows) == budgets[0]
         assert "UNEQUAL" not in done.out + Path(f"results {len(options)}/report.html").read_text("utf-8")
     done = compared("plain", "multi_query:max_passages=3", *arms[3:], "--max-passages", "2")
-    line = "UNEQUAL BUDGETS, passages shown at most: plain 2, multi_query:max_passages=3 3"
-    assert line in done.out
+    line = "UNEQUAL BUDGETS (maximum number of passages): plain 2, multi_query:max_passages=3 3"
+    assert line in " ".join(done.out.split())
     assert line in Path("results/report.html").read_text("utf-8")
     assert {row["arm"]: len(row["passages"]) for row in told()} == {"plain": 2, "multi_query:max_passages=3": 3}
 
@@ -83,10 +83,10 @@ def test_an_artifact_searches_its_own_collection_and_is_diagnosed_by_it(ok, cli,
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("closed_book@bm25",), "closed_book does not search, so it has no engine; write closed_book"),
+        (("closed_book@bm25",), "closed_book does not search, so the arm cannot have an engine; use closed_book"),
         (("hyde@bm25",), "hyde searches with vectors"),
         (("plain", "--baseline", "no_such"), "no_such"),
-        (("hyde", "plain", "hyde"), "the arm 'hyde' is named twice"),
+        (("hyde", "plain", "hyde"), "the arm 'hyde' was passed twice"),
     ],
 )
 def test_what_cannot_be_compared_is_said_before_anything_is_asked(compared, server, arguments, message):
@@ -116,21 +116,21 @@ def test_other_arms_join_those_of_the_folder_and_all_are_corrected_together(comp
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (("--limit", "6", "--max-passages", "2"), "other settings (max_passages 5, not 2)"),
-        (("--limit", "6"), "a comparison on other questions"),
-        (("--limit", "6"), "does not say how its comparison was made"),
+        (("--limit", "6", "--max-passages", "2"), "different settings (max_passages 5 instead of 2)"),
+        (("--limit", "6"), "a comparison on different questions"),
+        (("--limit", "6"), "has no valid settings"),
     ],
 )
 def test_a_folder_is_never_overwritten_by_another_comparison(compared, server, questions, more, said):
     assert compared("plain", "--limit", "6", "--reader", "none").status == 0
     if "questions" in said:
         questions.write_text("\n".join(reversed(questions.read_text().splitlines())) + "\n")
-    elif "does not" in said:
+    elif "no valid" in said:
         Path("results/comparison.json").write_text("{}")
     before = {one.name: one.read_bytes() for one in Path("results").iterdir()}
     done = compared("plain@hybrid", *more, "--reader", "none")
     assert (done.status, said in " ".join(done.err.split())) == (2, True), done.err
-    assert "give another folder with --out, or remove this one" in " ".join(done.err.split())
+    assert "use a different folder with --out, or delete this folder" in " ".join(done.err.split())
     assert {one.name: one.read_bytes() for one in Path("results").iterdir()} == before
 
 
@@ -142,7 +142,7 @@ def test_what_lies_under_a_folder_is_listed(compared, ok, cli, artifact):
         ["plain", "plain@bm25"],
     )
     assert found[str(artifact)]["kind"] == "artifact"
-    assert "there is no folder 'no_such'" in cli("view", "no_such").err
+    assert "no such folder: 'no_such'" in cli("view", "no_such").err
 
 
 def test_the_artifact_that_was_named_is_the_baseline(compared, artifact):
@@ -161,7 +161,7 @@ def test_without_a_reader_or_a_metric_of_what_is_right_there_is_no_diagnosis(com
     assert (done.data["references"], done.data["diagnosis"], server.requests) == ([], None, [])
     done = compared("plain", "--metric", "decision_useful", "--limit", "2", "--json", out="other")
     assert done.data["diagnosis"] is None, done.err
-    assert any("no diagnosis, which needs accuracy or exact_match" in note for note in done.data["notes"])
+    assert any("no diagnosis: add the metric accuracy or exact_match" in note for note in done.data["notes"])
 
 
 def test_what_is_printed_fits_the_terminal_and_is_one_table_of_verdicts_and_a_sentence(compared):
@@ -174,7 +174,7 @@ def test_what_is_printed_fits_the_terminal_and_is_one_table_of_verdicts_and_a_se
     assert not any(name in done.out for name in ("0 wins", "fallbacks", "failed"))
     told = " ".join(compared("hyde", "--limit", "12", "--verbose", width=80).out.split())
     assert "accuracy: no difference shown between hyde and plain: " in told
-    assert "answers of the LM are cached" in told
+    assert "LM answers were cached" in told
 
 
 def test_where_no_metric_needs_an_answer_nothing_is_read_and_no_lm_is_named(cli, collection, questions, server):

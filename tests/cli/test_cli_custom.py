@@ -12,7 +12,9 @@ import pytest
 
 import querywright as qw
 from querywright.errors import InputError
-from querywright.programs import TECHNIQUES, register_technique, technique_class, technique_from
+from querywright.optimize.artifacts.save import save_program
+from querywright.programs import RAG, TECHNIQUES, register_technique, technique_class, technique_from
+from querywright.technique_names import code_at
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "technique.md"
 BLOCK = re.compile(r"test_cli_custom.py -->\n```python\n(.*?)```", re.DOTALL)
@@ -25,8 +27,6 @@ def mine(collection, questions, home, monkeypatch):
     Path("own_programs.py").write_text(code.replace('"mine"', f'"{collection}"'))
     for name in ("own_programs", "own_programs.Keywords", "catalog_hyde"):
         monkeypatch.delitem(TECHNIQUES if name != "own_programs" else sys.modules, name, raising=False)
-    from querywright.technique_names import code_at
-
     code_at.cache_clear()
     monkeypatch.syspath_prepend(".")
     yield ("--data", questions, "--collection", collection)
@@ -44,8 +44,10 @@ def test_programs_and_techniques_of_a_file_are_compared_with_the_built_in_ones(o
     assert found[arms[0]]["accuracy"]["value"] is not None
     assert found[arms[1]]["accuracy"]["value"] == 0.0  # it answers itself
     assert found[arms[2]]["recall"]["value"] > 0
+    (saved,) = ok("view", "results", "--json").data
+    assert [one["name"] for one in saved["arms"]] == ["plain", *arms]
     said = wrong("compare", "plain", *mine, "--limit", "6", "--out", "results", *server.lm)
-    assert "has the program 'own_programs.py:Keywords', which is imported only if you name it" in said
+    assert "includes your program 'own_programs.py:Keywords', but the arms do not" in said
 
 
 def test_a_program_is_compiled_saved_and_loaded_by_who_names_it(ok, wrong, mine, server):
@@ -60,14 +62,31 @@ def test_a_program_is_compiled_saved_and_loaded_by_who_names_it(ok, wrong, mine,
     assert technique_class("own_programs.Keywords") is program
 
 
+def test_an_artifact_of_a_technique_in_a_file_is_opened_by_who_names_the_file(ok, wrong, mine, server, collection):
+    place = "own_programs.py:CatalogHyDE"
+    program = RAG(code_at(place)(qw.ChromaRetriever(collection)), None)
+    lm = qw.resolve_lm("openai/scripted", api_base=server.address, api_key="sk-x")
+    save_program(Path("own"), program, lm=lm, asked=[], threads=1, made={}, card="# own\n")
+    given = ("ask", "What about feet?", "--artifact", "own", *server.lm)
+    for command in (given, ("evaluate", "own", *mine, *server.lm)):
+        said = wrong(*command)
+        assert "unknown technique 'catalog_hyde'" in said
+        assert "--technique FILE.py:NAME" in said
+    assert ok(*given, "--technique", place, "--json").data["passages"]
+    TECHNIQUES.pop("catalog_hyde")
+    done = ok("evaluate", place, "own", *mine, "--limit", "6", "--reader", "none", "--json", *server.lm)
+    assert [one["arm"] for one in done.data["arms"]] == [place, "own"]
+
+
 @pytest.mark.parametrize(
     ("arm", "said"),
     [
-        ("nowhere.py:Keywords", "the program 'nowhere.py:Keywords' is not a MODULE:FUNCTION or FILE.py:FUNCTION"),
+        ("own_programs.py", "'own_programs.py' is a file; name a technique or program in it, as in own_programs.py:"),
+        ("nowhere.py:Keywords", "cannot import the program 'nowhere.py:Keywords'"),
         ("own_programs.py:Nothing", "has no attribute 'Nothing'"),
-        ("own_programs.py:index", "a program is a dspy.Module or a function, but got ChromaRetriever"),
-        ("json:loads", "json.loads must take question=, and may take options= and history=, but takes "),
-        ("own_programs.py:Keywords@bm25", "only a technique takes an engine and knobs"),
+        ("own_programs.py:index", "a program must be a dspy.Module or a function, but got ChromaRetriever"),
+        ("json:loads", "json.loads must accept question=, and may accept options= and history=, but accepts "),
+        ("own_programs.py:Keywords@bm25", "only a technique accepts an engine and knobs"),
     ],
 )
 def test_what_is_no_program_is_refused_before_anything_is_asked(wrong, mine, server, arm, said):
@@ -94,7 +113,7 @@ def test_in_python_a_program_is_an_instance_a_class_or_a_function(mine, server, 
     assert [one.name for one in found.arms] == ["Keywords", "catalog_hyde", "both"]
     assert {row.answer for row in found.arm("both").rows} == {"salt"}
     assert found.arm("both").rows[0].passages[0] == "p-salt"
-    with pytest.raises(InputError, match=r"odd returned 7; a program must return its answer"):
+    with pytest.raises(InputError, match=r"odd returned 7; a program must return an answer"):
         qw.evaluate(odd, str(questions), lm=lm)
     two = [qw.HyDE(qw.ChromaRetriever(collection), n_documents=number) for number in (1, 2)]
     names = [one.name for one in qw.compare([*two, two[0]], str(questions), lm=lm, reading={"limit": 2}).arms]

@@ -69,9 +69,10 @@ def test_calibrate_shows_table_figures_and_sentence(ok, data, server, sent, perf
         assert numbers[place] == sum(numbers) > 0
     flat = " ".join(done.out.split())
     for said in (
-        "47 judgments of 12 questions, 1 unreadable, 0 failed", "1.00 [1.00, 1.00]",
-        "judge usefulness_without_answer by openai/scripted: kappa 1.00 [1.00, 1.00], agreement 100 %",
-        "against people on 12 questions (n = 47; 1 unreadable)",
+        "47 judgments on 12 questions, 1 unreadable, 0 failed", "1.00 [1.00, 1.00]",
+        "judge usefulness_without_answer (openai/scripted) compared with people on 12 questions: "
+        "kappa 1.00 [1.00, 1.00], agreement 100%",
+        "(n = 47; 1 unreadable)",
     ):  # fmt: skip
         assert said in flat
     assert "usefulness_without_answer: 48 of 48" in done.err
@@ -82,7 +83,7 @@ def test_calibrate_shows_table_figures_and_sentence(ok, data, server, sent, perf
 def test_calibrate_on_a_graded_folder_judges_without_gold_and_asks_nothing_twice(ok, cli, folder, server, perfect):
     server.reply = perfect
     first = ok("judge", "calibrate", "--data", folder, "--json", *server.lm)
-    assert "judged by usefulness_without_answer" in first.err
+    assert "so the judge is 'usefulness_without_answer'" in first.err
     assert first.data["table"] == [[12, 0, 0], [0, 6, 0], [0, 0, 6]]
     assert cli("judge", "calibrate", "--data", folder, "--json", *server.lm).data == first.data
     few = cli("judge", "calibrate", "--data", folder, "--limit", "3", "--per-question", "2", "--json", *server.lm)
@@ -103,11 +104,11 @@ def test_a_calibrated_judge_is_believed_for_its_own_lm_alone(ok, cli, folder, se
     done = ok(*command)
     assert done.data["arms"][0]["metrics"]["judged_useful_without_answer"]["value"] == 1
     (said,) = [line for line in done.data["notes"] if line.startswith("judged_useful_without_answer")]
-    assert "by openai/scripted: kappa 1.00 [1.00, 1.00], agreement 100 % against people on 6 questions (n = 24)" in said
-    assert said.endswith("4 judgements, 0 unreadable; judge and programs have the same LM")
+    assert "people on 6 questions: kappa 1.00 [1.00, 1.00], agreement 100% (n = 24)" in said
+    assert said.endswith("4 judgments in this run, 0 unreadable; the judge and the programs use the same LM")
     where = ("--judge-api-base", server.address, "--judge-api-key-env", "SCRIPTED_KEY")
     other = "\n".join(cli(*command, "--judge-lm", "openai/other", *where).data["notes"])
-    assert "openai/other: not calibrated against people (it was calibrated with the LM openai/scripted)" in other
+    assert "openai/other): not calibrated against people (the calibration used the LM openai/scripted)" in other
 
 
 @pytest.mark.slow
@@ -155,13 +156,16 @@ def test_guidelines_are_frozen_for_every_arm_and_run(ok, collection, questions, 
     ("arguments", "parts"),
     [
         (("calibrate", "nobody", "--data", "cases.jsonl"), ["unknown judge 'nobody'", "usefulness, "]),
-        (("calibrate", "--data", "some.jsonl"), ["1 of 2 cases have no right answer", "usefulness_without_answer"]),
+        (
+            ("calibrate", "--data", "some.jsonl"),
+            ["cases without a correct answer: 1 of 2", "usefulness_without_answer"],
+        ),
         (("calibrate", "--data", "cases.jsonl", "--out", "cases.jsonl"), ["cases.jsonl"]),
-        (("evaluate", "--judge", "usefulness", "--judge", "usefulness"), ["given twice"]),
-        (("evaluate", "--judge", "coverage"), ["give them (--guidelines)"]),
+        (("evaluate", "--judge", "usefulness", "--judge", "usefulness"), ["was passed twice"]),
+        (("evaluate", "--judge", "coverage"), ["pass --guidelines"]),
         (
             ("evaluate", "--judge", "usefulness", "--guidelines", "x.json"),
-            ["the judge coverage reads guidelines", "leave --guidelines out"],
+            ["used only by the judge 'coverage'", "omit --guidelines"],
         ),
     ],
 )

@@ -84,7 +84,7 @@ def test_the_lm_that_writes_judges_too_where_it_is_named_twice(compile_in, serve
 def test_where_nobody_judges_and_nothing_is_labelled_it_is_said(compile_in):
     done = compile_in(reader="multiple_choice")
     assert (done.status, done.data["objective"]) == (0, "accuracy"), done.err
-    assert "no evidence is labeled and no judge is named, so the objective is accuracy" in " ".join(done.err.split())
+    assert "no evidence is labeled and no judge is set, so the objective is accuracy" in " ".join(done.err.split())
 
 
 def test_an_outage_of_the_judge_alone_says_who_and_keeps_what_was_answered(compile_in, judge, server):
@@ -92,7 +92,7 @@ def test_an_outage_of_the_judge_alone_says_who_and_keeps_what_was_answered(compi
     done = compile_in(*of_judge(judge))
     said = " ".join(done.err.split())
     assert done.status != 0
-    assert "the judge usefulness by openai/strong failed, not the program" in said
+    assert "error in the judge 'usefulness' (openai/strong), not in the program" in said
     assert not Path("made").exists()
     judge.status, before = 200, len(server.requests)
     done = compile_in(*of_judge(judge))
@@ -117,10 +117,10 @@ def test_a_function_of_ones_own_is_an_objective_and_one_that_raises_is_named(com
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["--objective", "judged_guideline"], "judged_guideline needs guidelines"),
+        (["--objective", "judged_guideline"], "judged_guideline requires guidelines"),
         (["--objective", "accuracy", "--judge", "usefulness"], "no objective uses the judge usefulness"),
-        (["--objective", "judges/mine"], "a judge, or a saved one's path, is a --judge"),
-        (["--judge-api-base", "http://127.0.0.1:1"], "name it with --judge-lm"),
+        (["--objective", "judges/mine"], "pass its name or file with --judge"),
+        (["--judge-api-base", "http://127.0.0.1:1"], "add --judge-lm"),
         (["--teleprompter", "mipro", "--argument", "num_trials=0"], "num_trials must be a whole number"),
     ],
 )

@@ -58,7 +58,7 @@ def test_labels_are_corrected_by_hand_and_a_further_run_adds_what_is_missing(
     assert len(more) == len(server.requests) > len(made)
     assert {one["question_id"] for one in more if one["by"] == "person"} == {one["question_id"] for one in corrected}
     assert [one["label"] for one in more if one["by"] == "person"] == ["ENTAILED"] * 3
-    assert " ".join(again.out.split()).endswith("use the file with --labels labels.jsonl")
+    assert " ".join(again.out.split()).endswith("pass the file with --labels labels.jsonl")
 
     held = cli("judge", "calibrate", "--data", "labels.jsonl", "--json", *server.lm)
     assert (held.data["n"], held.data["labels"], held.data["table"]) == (
@@ -74,8 +74,8 @@ def test_labels_are_corrected_by_hand_and_a_further_run_adds_what_is_missing(
     found = cli("evaluate", *given, "--max-passages", "5", "--json", *server.lm).data
     deep = found["arms"][0]
     hang = "plain: 15 of 18 questions depend on unjudged passages"
-    assert [note.partition(": label")[0] for note in found["notes"] if "depend on" in note] == [
-        f"{hang}; over all of them its decision_useful is between 16.7 and 100.0"
+    assert [note.partition("; label")[0] for note in found["notes"] if "depend on" in note] == [
+        f"{hang}, so decision_useful over all of these questions is between 16.7 and 100.0"
     ]
     assert deep["unjudged"] == pytest.approx(2 / 5)
     assert (deep["metrics"]["decision_useful"]["n"], deep["metrics"]["decision_useful"]["unscored"]) == (3, 15)
@@ -102,7 +102,7 @@ def test_what_a_judge_said_that_cannot_be_read_is_counted_and_asked_for_again(la
     said = json.dumps({"reason": "It says so.", "label": "USEFUL"})
     server.reply = lambda body: said if len(server.requests) <= 3 else "I like turtles."
     done = label("--depth", "1", "--threads", "1", "--max-unreadable", "0.9")
-    assert "15 answers of the judge could not be read, so their passages have no label" in " ".join(done.out.split())
+    assert "answers from the judge that could not be read: 15" in " ".join(done.out.split())
     assert [one["label"] for one in read(tmp_path / "labels.jsonl")].count(None) == 15
     server.reply = lambda body: said
     done = label("--depth", "1", "--json")
@@ -111,9 +111,9 @@ def test_what_a_judge_said_that_cannot_be_read_is_counted_and_asked_for_again(la
 
 def test_what_cannot_be_labelled_is_said_before_anything_is_asked(cli, label, wrong, write, server, bare, collection):
     given = ("judge", "label", "--data", bare, "--collection", collection, *server.lm)
-    assert "end it in .jsonl, .csv" in wrong(*given, "--out", "labels.xlsx")
+    assert "must end in .jsonl or .csv" in wrong(*given, "--out", "labels.xlsx")
     said = wrong(*given, "--out", "labels.jsonl", "--judge", "answerability", "hyde")
-    assert "use the judge usefulness" in said
+    assert "use the judge 'usefulness'" in said
     assert server.requests == []  # nor the arm's LM
     assert label("--judge", "none", "--depth", "1", out="mine.csv").status == 0
     assert server.requests == []
@@ -124,7 +124,7 @@ def test_what_cannot_be_labelled_is_said_before_anything_is_asked(cli, label, wr
     assert {name for one in found for by in one.assessors.values() for name in by} == {"person"}
     assert cli("index", "other", write("others.jsonl", [{"id": "x", "text": "Else."}])).status == 0
     said = wrong("evaluate", "plain", "--data", bare, "--collection", "other", "--labels", "mine.csv", *server.lm)
-    assert "the labels are of another collection" in said
+    assert "the labels are for a different collection" in said
     assert found[0].id in said
 
 

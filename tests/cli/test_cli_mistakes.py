@@ -23,9 +23,13 @@ def test_questions_that_a_program_cannot_be_asked(wrong, collection, rows, write
     del rows[1]["options"]
     source = write("open.jsonl", rows)
     says(wrong("evaluate", "plain", "--data", source, "--reader", "multiple_choice", *fixed), "line 2", "options")
-    says(wrong("evaluate", artifact, "--data", source, *server.lm), "options, needed for made", "line 2")
+    says(wrong("evaluate", artifact, "--data", source, *server.lm), "options (required for made)", "line 2")
     says(wrong("compile", "hcqr", "--reader", "multiple_choice", "--data", source, "--out", "new", *fixed), "line 2")
-    says(wrong("ask", QUESTION, "--technique", "plain", "--reader", "multiple_choice", *fixed), "compares", "--option")
+    says(
+        wrong("ask", QUESTION, "--technique", "plain", "--reader", "multiple_choice", *fixed),
+        "chooses between options",
+        "--option",
+    )
     says(wrong("ask", QUESTION, "--artifact", artifact, *server.lm), "chooses between options", "--option")
 
 
@@ -33,7 +37,7 @@ def test_names_that_are_too_long_for_a_file(wrong, questions, passages, collecti
     long, fixed = "x" * 300, ("--data", questions, "--collection", collection, "--out", "new", *server.lm)
     for arm in (long, f"hcqr:writer={long}"):
         says(wrong("compare", arm, *fixed), "unknown", "xxx")
-    says(wrong("index", "new", long), "too long for the name of a file")
+    says(wrong("index", "new", long), "is too long; use a shorter name")
     says(wrong("ask", QUESTION, "--artifact", long, *server.lm), "there is no artifact")
     assert not server.requests
 
@@ -52,9 +56,9 @@ def test_a_working_folder_that_cannot_be_written_is_asked_from_alone(
         ["--technique", "plain", "--collection", collection, "--engine", "bm25"],
     ):
         ok("ask", QUESTION, *asked, *server.lm)
-    assert caplog.text.count("cannot be written, so answers are not kept") == 1
+    assert caplog.text.count("is not writable, so answers are not saved") == 1
     assert {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == before
-    says(wrong("evaluate", "--data", questions, "--collection", collection, *server.lm), "cannot be written", "--home")
+    says(wrong("evaluate", "--data", questions, "--collection", collection, *server.lm), "must be writable", "--home")
 
 
 def test_lms(wrong, questions, collection, monkeypatch):
@@ -62,10 +66,10 @@ def test_lms(wrong, questions, collection, monkeypatch):
         return wrong("evaluate", "plain", "--data", questions, "--collection", collection, *lm)
 
     says(told("--lm", "gpt-9"), "gpt-9")
-    says(told("--api-base", "http://127.0.0.1:1"), "answers in this process and has no address", "openai/MODEL")
+    says(told("--api-base", "http://127.0.0.1:1"), "runs in this process, so it has no URL", "openai/MODEL")
     says(told("--lm", "openai/x", "--api-key-env", "NOT_SET"), "'NOT_SET' is unset or empty")
     said = told("--lm", "openai/x", "--api-key-env", "sk-this-is-the-key-itself")
-    says(said, "name of a variable")
+    says(said, "the variable's name")
     assert "this-is-the-key" not in said
 
 
@@ -80,13 +84,13 @@ def test_what_cannot_be_asked(wrong, collection, server):
 def test_sizes(wrong, questions, collection, server):
     command = ("compile", "hcqr", "--data", questions, "--collection", collection, "--out", "new", *server.lm)
     for sizes in ("20,40", "-1,2,3", "²,1,1", ""):
-        says(wrong(*command, f"--sizes={sizes}"), "--sizes takes three whole numbers", "20,40,80")
-    says(wrong(*command, "--sizes", "0,2,2"), "1 or more")
+        says(wrong(*command, f"--sizes={sizes}"), "--sizes must be three positive integers", "20,40,80")
+    says(wrong(*command, "--sizes", "0,2,2"), "train, dev, and test each need questions")
     says(wrong(*command, "--limit", "1"), "split is empty")
     says(
         wrong(*command, "--sizes", "9,1,1"),
-        "of these 18 questions at most ",
-        "give smaller --sizes, more questions, or another --seed",
+        "(questions: 18)",
+        "pass smaller --sizes, more questions, or a different --seed",
     )
 
 
@@ -94,29 +98,31 @@ def test_a_folder_of_documents_is_no_file_of_questions(wrong, collection, server
     Path("pages").mkdir()
     (Path("pages") / "a.md").write_text("# A")
     told = wrong("evaluate", "plain", "--data", "pages", "--collection", collection, *server.lm)
-    says(told, "pages: no file of questions in this folder", "found ['a.md']")
+    says(told, "pages: this folder has no questions file", "found ['a.md']")
 
 
 def test_nothing_to_score(wrong, rows, write, questions, collection, server):
     def told(source, *more):
         return wrong("evaluate", "plain", "--data", source, "--collection", collection, *more, *server.lm)
 
-    said = "joint_passage_f1 needs a reader that names its support such as grounded (--reader)"
+    said = "joint_passage_f1 needs a reader that cites passages, such as grounded (--reader)"
     says(told(questions, "--metric", "joint_passage_f1"), said)
-    says(told(questions, "--metric", "hypothesis_agreement", "--reader", "none"), "hypothesis_agreement needs reader")
+    says(told(questions, "--metric", "hypothesis_agreement", "--reader", "none"), "hypothesis_agreement needs a reader")
     for row in rows:
         del row["evidence"], row["answer"]
     source = write("bare.jsonl", rows)
-    says(told(source), "nothing can be scored", "--judge-lm")
-    says(told(source, "--metric", "recall"), "nothing can be scored: recall needs evidence")
-    says(told(source, "--metric", "hit", "--metric", "mrr@3"), "hit needs answer; mrr@3 needs evidence")
+    says(told(source), "no metric can be scored", "--judge-lm")
+    says(told(source, "--metric", "recall"), "no metric can be scored: recall needs labeled evidence")
+    says(
+        told(source, "--metric", "hit", "--metric", "mrr@3"), "hit needs correct answers; mrr@3 needs labeled evidence"
+    )
 
 
 def test_an_artifact_brings_what_it_was_compiled_with(wrong, artifact, server):
     for option, value in (("--technique", "plain"), ("--reader", "short_answer"), ("--knob", "max_passages=1"),
                           ("--embedder", "other"), ("--engine", "bm25")):  # fmt: skip
         text = wrong("ask", QUESTION, "--artifact", artifact, *OPTIONS, option, value, *server.lm)
-        says(text, "an artifact has its own", f"leave out {option}")
+        says(text, "an artifact has its own", f"remove {option}")
 
 
 def test_places_that_cannot_be_written_are_named_before_anything_is_asked(wrong, questions, collection, server):
@@ -125,14 +131,14 @@ def test_places_that_cannot_be_written_are_named_before_anything_is_asked(wrong,
     (Path("full") / "notes.txt").write_text("mine")
     compile_to = ("compile", "hcqr", "--data", questions, "--collection", collection, *server.lm, "--out")
     says(wrong(*compile_to, "file"), "'file' is a file", "--out")
-    says(wrong(*compile_to, "file/artifact"), "'artifact' cannot be written into 'file'", "--out")
-    says(wrong(*compile_to, "full"), "'full' has other files", "--out")
-    says(wrong("demo", "--out", "file/artifact"), "'artifact' cannot be written into 'file'", "--out")
+    says(wrong(*compile_to, "file/artifact"), "cannot write 'artifact' to 'file'", "--out")
+    says(wrong(*compile_to, "full"), "'full' contains other files", "--out")
+    says(wrong("demo", "--out", "file/artifact"), "cannot write 'artifact' to 'file'", "--out")
     evaluate = ("evaluate", "--data", questions, "--collection", collection, *server.lm, "--rows")
-    says(wrong(*evaluate, "absent/rows.jsonl"), "there is no folder 'absent'", "--rows")
+    says(wrong(*evaluate, "absent/rows.jsonl"), "the folder 'absent' does not exist", "--rows")
     says(wrong(*evaluate, "full"), "'full' is a folder", "--rows")
     for place in ("file", "file/home"):
-        says(wrong(*evaluate[:-1], "--home", place), f"{place!r} cannot be created", "--home")
+        says(wrong(*evaluate[:-1], "--home", place), f"cannot create the workspace {place!r}", "--home")
     assert (Path("full") / "notes.txt").read_text() == "mine"
     assert not Path("new").exists()
 
@@ -142,7 +148,7 @@ def test_rows_that_find_no_room_at_the_end_leave_the_table(cli, questions, serve
     done = cli("evaluate", "closed_book", "--data", questions, "--limit", "2", "--rows", "/dev/full", "--json",
                *server.lm)  # fmt: skip
     assert (done.status, done.data["arms"][0]["n"]) == (2, 2)
-    says(done.err, "'full' could not be written", "No space left", "--rows")
+    says(done.err, "could not write 'full'", "No space left", "--rows")
 
 
 @pytest.mark.parametrize(
@@ -160,12 +166,12 @@ def test_a_misspelled_name(wrong, questions, given, meant):
 
 
 def test_a_message_speaks_of_options(wrong, questions, collection, server):
-    says(wrong("evaluate", "plain", "--data", questions, "--column", "text"), "--column takes NAME=VALUE", "'text'")
-    says(wrong("evaluate", "plain", "--data", questions), "plain searches; give --collection")
+    says(wrong("evaluate", "plain", "--data", questions, "--column", "text"), "--column: expected NAME=VALUE", "'text'")
+    says(wrong("evaluate", "plain", "--data", questions), "plain needs a retriever; pass --collection")
     fixed = ("evaluate", "plain", "--data", questions, "--collection", collection, *server.lm)
     for given in (("--reranker", "x"), ("--writer-lm", "openai/gpt-4o-mini", "--writer-api-key-env", "SCRIPTED_KEY")):
         told = wrong(*fixed, *given)
-        assert f"omit {given[0]}" in told or f"leave {given[0]} out" in told
+        assert f"omit {given[0]}" in told
         assert "=" not in told
 
 
@@ -173,7 +179,7 @@ def test_a_missing_key_is_told_before_anything_is_done(cli, wrong, questions, co
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "TOGETHERAI_API_KEY", "TOGETHER_AI_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     fixed = ("evaluate", "plain", "--data", questions, "--collection", collection)
-    says(wrong(*fixed, "--lm", "openai/gpt-4o-mini"), "needs a key: set OPENAI_API_KEY", "--api-key-env")
+    says(wrong(*fixed, "--lm", "openai/gpt-4o-mini"), "needs an API key: set OPENAI_API_KEY", "--api-key-env")
     says(wrong(*fixed, "--lm", "openai/mine", "--api-base", "http://127.0.0.1:9/v1"), "set OPENAI_API_KEY")
     for more in (("--reader", "none"), ("--metric", "recall@3")):
         done = cli(*fixed, "--lm", "openai/gpt-4o-mini", *more)
@@ -196,7 +202,7 @@ def test_a_collection_that_is_elsewhere(wrong, ok, passages, questions, home, tm
     says(
         told,
         str(tmp_path / "deep" / "er" / ".querywright"),
-        f"the workspace '{tmp_path / '.querywright'}' has one",
+        f"the workspace '{tmp_path / '.querywright'}', where this collection exists",
         "--home",
     )
     says(wrong(*evaluate, "--collection", "other"), "querywright index other SOURCE")

@@ -90,7 +90,7 @@ def test_a_passage_that_changed_is_written_anew_and_the_questions_of_one_that_we
     assert cli("index", "tiny", passages, "--prune").status == 0
     done = build("--json")
     assert (done.data["written"], done.data["current"], done.data["removed"]) == (1, 4, 1)
-    assert "1 passages that are no longer in the collection are removed" in done.err
+    assert "no longer in the collection (passages: 1)" in done.err
     assert done.data["index"]["count"] == 5 * 9
     assert len(server.requests) == calls + 2 + 10
 
@@ -99,12 +99,12 @@ def test_a_passage_that_changed_is_written_anew_and_the_questions_of_one_that_we
     ("arguments", "message"),
     [
         (("questions", "build", "nothing"), "there is no collection 'nothing' in "),
-        (("questions", "build", "tiny", "--judge-api-base", "http://x"), "name it with --judge-lm"),
+        (("questions", "build", "tiny", "--judge-api-base", "http://x"), "add --judge-lm"),
         (("questions", "build", "tiny", "--workers", "2"), "pip install 'querywright[ray]'"),
-        (("testset", "rephrase", "tiny", "--out", "a.csv"), "ends in .jsonl"),
+        (("testset", "rephrase", "tiny", "--out", "a.csv"), "end in .jsonl"),
         (("testset", "rephrase", "tiny", "--out", "a.jsonl"), "querywright questions build tiny"),
         (("ask", QUESTION, "--technique", "qb_rag", "--collection", "tiny"), "querywright questions build tiny"),
-        (("ask", QUESTION, "--technique", "qb_rag", "--collection", "tiny", "--engine", "bm25"), "questions, not"),
+        (("ask", QUESTION, "--technique", "qb_rag", "--collection", "tiny", "--engine", "bm25"), "but got 'bm25'"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_said_before_anything_is_asked(wrong, collection, server, monkeypatch, arguments, message):
@@ -123,7 +123,7 @@ def test_a_process_makes_the_records_that_threads_make_or_none(build, names, hom
     expected = read_records(folder)["p-feet"]
     _, found = published_passages(collection_folder("tiny", home))
     assert replace(names, settings=expected.settings).record_maker()(found["p-feet"]) == expected
-    with pytest.raises(InputError, match=r"would write questions with the settings .*, not with of others"):
+    with pytest.raises(InputError, match=r"question-writing settings \(.*do not match"):
         replace(names, settings="of others").record_maker()
     monkeypatch.delenv("SCRIPTED_KEY")
     with pytest.raises(InputError, match="'SCRIPTED_KEY' is unset or empty"):
@@ -141,7 +141,7 @@ def test_the_limit_of_calls_is_that_of_all_processes_together(build, names, serv
     let_work_end(60)  # as a command does: calls that were counted may be under way when the last passage has failed
     assert len(server.requests) == 30
     stopped = [str(one) for one in made if isinstance(one, BudgetError)]
-    assert stopped[0].startswith("the limit of 30 LM calls is reached")
+    assert stopped[0].startswith("reached the limit of 30 LM calls")
 
 
 def test_an_index_of_questions_is_published_from_a_file(ok, build, collection, home, folder):
@@ -187,7 +187,7 @@ def test_a_technique_searches_through_questions_and_brings_its_engine(ok, cli, a
     assert (done.data["passages"][0]["id"], len(done.data["passages"])) == ("p-salt", 4)
     assert done.data["steps"][0]["given"]["through"]["p-salt"] == WRITTEN["salt"]
     traced = cli("ask", QUESTION, "--technique", "qb_rag", "--trace", *fixed)
-    assert f"p-salt through: {WRITTEN['salt']}" in " ".join(traced.out.split())
+    assert f"p-salt matched through its question: {WRITTEN['salt']}" in " ".join(traced.out.split())
     done = ok(
         "evaluate", "qb_rag", "plain", "plain@questions", "qb_rag:match=hybrid,weight=1", "--data", questions,
         "--json", *fixed,
@@ -256,4 +256,4 @@ def test_new_questions_are_judged_by_another_lm(ok, cli, tested, server):
     made = ok(*command, "--json")
     assert (made.data["kept"], made.data["asked"], made.data["judge"]) == (6, 6, "openai/judge")
     assert sum(body["model"] == "judge" for body in server.requests) == 6
-    assert "6 questions, not 99: the index has no more" in cli(*command, "--number", "99").err
+    assert "6 of the 99 requested questions, because the index has no more" in cli(*command, "--number", "99").err

@@ -91,13 +91,15 @@ def test_a_grounded_reader_is_held_against_labelled_evidence(ok, cli, collection
     found = [{key: one["value"] for key, one in arm["metrics"].items()} for arm in done.data["arms"]]
     assert found == [{"accuracy": value, "joint_passage_f1": value} for value in (0.0, 1.0)]
     assert done.data["arms"][0]["cost"]["calls"] == 0
-    assert "the reader grounded declines without passages" in "\n".join(done.data["notes"])
+    assert "the reader 'grounded' declines to answer without passages" in "\n".join(done.data["notes"])
     written = [json.loads(line) for line in Path("rows.jsonl").read_text().splitlines()]
     assert (written[0]["answer"], written[0]["support"]) == ("The passages do not say.", [])
     assert (written[6]["answer"], written[6]["support"]) == ("It is about juice.", ["p-juice"])
     done = cli(*command, "--reader", "short_answer")
     assert all(list(arm["metrics"]) == ["accuracy"] for arm in done.data["arms"])
-    assert "joint_passage_f1 is not scored: it needs a reader that names its support" in "\n".join(done.data["notes"])
+    assert "joint_passage_f1 was not scored, because the metric needs a reader that cites passages" in "\n".join(
+        done.data["notes"]
+    )
     asked = cli("ask", "What about salt and fresh food?", "--technique", "plain", "--collection", collection,
                 "--reader", "grounded", *server.lm)  # fmt: skip
     assert asked.out.startswith("answer: It is about salt.\nbased on: p-salt\n")
@@ -131,7 +133,7 @@ def test_a_judge_is_named_and_said_to_be_uncalibrated(ok, collection, rows, serv
     assert [arm["arm"] for arm in done.data["arms"]] == ["closed_book", "plain", "hcqr"]
     assert set(done.data["arms"][1]["metrics"]) == {"accuracy", "judged_useful"}
     assert done.data["arms"][1]["metrics"]["judged_useful"]["value"] == 1.0  # the script says ENTAILED
-    for said in ("openai/judge: not calibrated", "no labelled evidence"):
+    for said in ("openai/judge): not calibrated", "no labeled evidence"):
         assert any(said in line for line in done.data["notes"]), said
     assert {sent["model"] for sent in server.requests} == {"scripted", "judge"}
 
@@ -171,18 +173,18 @@ def test_an_lm_that_answers_prose_ends_a_command_with_3_and_nothing_is_written(c
     server.reply = lambda body: "As an AI, I cannot."
     asked = cli("ask", FEET, "--technique", "hyde", "--collection", collection, *OPTIONS, *server.lm)
     assert (asked.status, asked.out) == (3, "")
-    assert "answers of the LM in 'ask' could not be read" in " ".join(asked.err.split())
+    assert "LM answers in 'ask' could not be read" in " ".join(asked.err.split())
     server.requests.clear()
     command = ("compare", "plain", "hcqr", "--data", questions, "--out", "made", "--collection", collection)
     done = cli(*command, *server.lm)
     assert (done.status, done.out) == (3, ""), done.err
     assert not Path("made").exists()
     said = " ".join(done.err.split())
-    for part in ("could not be read", "'As an AI, I cannot.'", 'asked for a JSON object with "', "--max-unreadable"):
+    for part in ("could not be read", "'As an AI, I cannot.'", 'for a JSON object with "', "--max-unreadable"):
         assert part in said
     assert len(server.requests) < 60
     wrong = cli(*command, "--max-unreadable", "1", *server.lm)
-    assert (wrong.status, "max_unreadable must be a share from 0 to less than 1" in wrong.err) == (2, True)
+    assert (wrong.status, "max_unreadable must be at least 0 and less than 1" in wrong.err) == (2, True)
 
 
 def test_an_artifact_s_own_lm_elsewhere_is_asked_where_it_is_named_or_at_a_named_address(cli, artifact, server):
@@ -207,7 +209,7 @@ def test_ctrl_c_ends_with_130_and_the_next_run_goes_on(ok, questions, server):
     go.set()
     out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (130, "")
-    assert err.splitlines()[-1] == "stopped; finished answers are cached: run the same command again to resume"
+    assert err.splitlines()[-1] == "stopped; finished answers are cached. To resume, run the same command again"
     before = len(server.requests)
     (arm,) = ok(*command[3:]).data["arms"]
     assert arm["n"] == 10
@@ -270,7 +272,7 @@ def test_answers_that_are_stored_need_no_key(ok, cli, collection, questions, ser
     asked = ("--data", questions, "--collection", collection, "--lm", "openai/scripted", "--api-base", server.address)
     first = ok("evaluate", "plain", *asked)
     monkeypatch.delenv("OPENAI_API_KEY")
-    assert "answers of the LM are cached" in ok("evaluate", "plain", *asked).out
+    assert "LM answers were cached" in ok("evaluate", "plain", *asked).out
     more = cli("evaluate", "plain", "hyde", *asked)
     assert (more.status, "OPENAI_API_KEY" in more.err) == (3, True)
     assert "no arm calls an LM for these metrics" in ok("evaluate", "plain", *asked, "--metric", "recall").out

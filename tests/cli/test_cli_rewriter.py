@@ -62,23 +62,23 @@ def test_the_evidence_of_train_questions_becomes_pairs_that_others_splits_refuse
     refused = cli("rewriter", "train", "--data", asked, "--collection", "things", "--pairs", "a.jsonl", "--out", "r",
         "--seed", "4")  # fmt: skip
     assert refused.status == 2
-    assert f"of the {len(pairs)} pairs of --pairs are of dev or test questions" in " ".join(refused.err.split())
+    assert f"of {len(pairs)} pairs use dev or test questions" in " ".join(refused.err.split())
 
 
 def test_a_file_that_does_not_hold_pairs_is_not_replaced(collect: Any) -> None:
     Path("mine.txt").write_text("mine\n")
     refused = collect(out="mine.txt")
     assert refused.status == 2
-    assert "'mine.txt' exists and is not a file of pairs; give another --out" in " ".join(refused.err.split())
+    assert "'mine.txt' exists but is not a file of pairs" in " ".join(refused.err.split())
     assert Path("mine.txt").read_text() == "mine\n"
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--lr", "0"], "lr of a training must be more than 0"),
-        (["--sizes", "20,0,10"], "--sizes takes numbers of 1 or more"),
-        (["--pairs", "missing.jsonl"], "'missing.jsonl' cannot be read"),
+        (["--lr", "0"], "lr must be more than 0"),
+        (["--sizes", "20,0,10"], "--sizes must be three positive integers"),
+        (["--pairs", "missing.jsonl"], "cannot read 'missing.jsonl'"),
     ],
 )
 def test_a_training_that_cannot_succeed_is_refused(

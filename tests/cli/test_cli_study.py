@@ -46,7 +46,7 @@ def test_a_folder_without_a_study_is_refused_and_one_with_other_files_left_alone
     for command in ("status", "report", "resume"):
         missing, other = cli("study", command, tmp_path / "gone", width=400), cli("study", command, out)
         assert (missing.status, other.status) == (2, 2)
-        assert "gone' is not a folder; name one that querywright study run made with --out" in missing.err
+        assert "gone' is not a folder; pass a folder that querywright study run created with --out" in missing.err
         assert "does not contain a study" in other.err
     done = cli("study", "run", study(), "--out", out)
     assert done.status == 2
@@ -59,7 +59,7 @@ def test_a_folder_without_a_study_is_refused_and_one_with_other_files_left_alone
     [
         (("run", "gone.yaml", "--out", "out"), "gone.yaml"),
         (("check", "gone.yaml"), "gone.yaml"),
-        (("export", "gone", "--out", "trials.xlsx"), "'trials.xlsx' has no suffix of a table"),
+        (("export", "gone", "--out", "trials.xlsx"), "must end in .parquet, .csv, .jsonl, but got 'trials.xlsx'"),
         (("resume", "gone", "--workers", "0"), "--workers"),
     ],
 )
@@ -82,7 +82,7 @@ def test_status_on_the_terminal(capsys):
     printed = " ".join(capsys.readouterr().out.split())
     for said in (
         "made: not finished; 19 of 24 trials ended (1 pruned, 1 failed), 1 running",
-        "front of decision_useful, lm_calls",
+        "Pareto front on dev: decision_useful, lm_calls",
         "3 multi_query@hybrid 87.5 [69, 96]",
         "budget: 420 of 1000 calls",
     ):
@@ -109,4 +109,4 @@ def test_a_study_that_stops_says_how_it_goes_on(tmp_path, capsys, error):
     (folder / "study.yaml").write_text("name: x")
     with pytest.raises(type(error)), _resumable(folder, None):
         raise error
-    assert f"to resume: querywright study resume '{folder}'" in capsys.readouterr().err.replace("\n", "")
+    assert f"to resume, run: querywright study resume '{folder}'" in capsys.readouterr().err.replace("\n", "")

@@ -74,11 +74,11 @@ def test_a_tracking_server_that_is_away_costs_no_result(ok, questions, collectio
         done = ok("evaluate", "plain", "--data", questions, "--collection", collection, "--reader", "none",
                   "--log", f"mlflow:http://user:hunter2@127.0.0.1:{port}", "--json")  # fmt: skip
     assert done.data["arms"][0]["arm"] == "plain"
-    assert f"warning: not logged to MLflow at http://***@127.0.0.1:{port}: " in done.err
+    assert f"warning: could not log to MLflow at http://***@127.0.0.1:{port}: " in done.err
     assert "hunter2" not in done.err
 
 
 def test_another_tracker_is_refused_before_anything_is_asked(cli, questions, server, monkeypatch):
     refused = cli("evaluate", "--data", questions, "--log", "wandb:x", *server.lm)
     assert (refused.status, server.requests) == (2, [])
-    assert "--log takes mlflow, or mlflow:URI, but got 'wandb:x'" in refused.err
+    assert "--log must be mlflow or mlflow:URI, but got 'wandb:x'" in refused.err

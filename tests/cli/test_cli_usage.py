@@ -52,7 +52,7 @@ def test_help_names_every_command_and_the_exit_statuses(cli, narrow):
     shown = cli("--help")
     places = [shown.out.index(f"│ {name} ") for name in main.COMMANDS]
     assert (shown.status, places) == (0, sorted(places))
-    assert "3 the run was stopped" in " ".join(shown.out.split())
+    assert "3 stopped (outage" in " ".join(shown.out.split())
     for arguments, said in (([], "techniques"), (["study"], "resume")):  # no command is no command
         shown = cli(*arguments)
         assert (shown.status, said in shown.out) == (2, True)
@@ -86,7 +86,7 @@ def test_wrong_usage_is_2_and_a_few_lines_on_standard_error(cli, line, said):
     assert len(done.err.splitlines()) <= 3
     assert done.err.startswith("error: ")
     assert said in done.err
-    assert "see querywright" in done.err
+    assert "for usage, run querywright" in done.err
 
 
 def test_the_module_is_the_command():
@@ -141,7 +141,7 @@ def test_techniques_are_readable_and_data(ok):
     rows = {row["technique"]: row for row in ok("techniques", "--json").data}
     assert list(rows) == list(TECHNIQUES)
     assert rows["hcqr"]["knobs"][0] == {
-        "name": "max_passages", "default": 15, "range": "1 to 50", "help": "passages given to the reader at most",
+        "name": "max_passages", "default": 15, "range": "1 to 50", "help": "maximum number of passages for the reader",
     }  # fmt: skip
 
 
@@ -169,7 +169,7 @@ def test_a_wide_table_is_divided_where_it_may_be():
 
 
 def test_a_column_that_is_empty_or_zero_throughout_is_left_out(printed):
-    rows = [{"arm": "a", "x": "0 %", "y": "-", "z": "0"}, {"arm": "b", "x": "-", "y": "1", "z": "0"}]
+    rows = [{"arm": "a", "x": "0%", "y": "-", "z": "0"}, {"arm": "b", "x": "-", "y": "1", "z": "0"}]
     assert printed(80, lambda: show.show_table("", rows)).split() == [*("arm", "y"), "─" * 6, *("a", "-", "b", "1")]
 
 

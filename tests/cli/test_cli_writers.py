@@ -72,11 +72,11 @@ def test_evaluate_counts_the_calls_of_both_and_notes_what_was_not_learnt(
     assert found.status == 0, found.err
     assert [arm["cost"]["calls"] for arm in found.data["arms"]] == [0, 2, 2]
     assert (len(server.requests), len(asked)) == (2, 2)
-    assert f"rrr: written by {trained.identity}, read by openai/scripted" in found.data["notes"]
+    assert f"rrr: writer LM {trained.identity}, reader LM openai/scripted" in found.data["notes"]
     assert "LM calls: 0 made (2 cached)" in evaluated("plain", f"rrr:writer={trained.path}").out
-    said = f"the rewriter {trained.name} learned the prompts of rrr, and not of"
+    said = f"the rewriter {trained.name!r} was trained for rrr, but not for"
     told = evaluated("plain", "rrr", "hcqr", "step_back", more=("--writer-lm", trained.path), limit="1")
-    assert f"{said} hcqr, step_back: compare it" in told.err
+    assert f"{said} hcqr, step_back; before you use the rewriter" in told.err
     assert told.err.count(said) == 1
     assert said not in evaluated("plain", "rrr", more=("--writer-lm", trained.path), limit="1").err
 
@@ -86,7 +86,7 @@ def test_a_writer_beside_a_technique_that_asks_no_lm_is_refused_before_anything_
 ) -> None:
     given = ("--collection", collection, "--writer-lm", trained.path, *server.lm)
     found = cli("compile", "plain", "--data", questions, "--out", "o", *given, width=500)
-    assert (found.status, "no technique here calls an LM before the reader does" in " ".join(found.err.split())) == (
+    assert (found.status, "no technique here calls an LM before the reader" in " ".join(found.err.split())) == (
         2,
         True,
     )
@@ -110,7 +110,7 @@ def test_an_artifact_is_asked_shown_and_evaluated_with_its_rewriter(
 ) -> None:
     made = ok("compile", "rrr", "--data", riddles, "--collection", collection, "--out", "artifacts/mine", "--writer-lm",
         trained.path, "--sizes", "3,8,12", "--trials", "2", "--knob", "max_passages=1", *server.lm)  # fmt: skip
-    assert f"rrr: written by {trained.identity}, read by openai/scripted" in " ".join(made.out.split())
+    assert f"rrr: writer LM {trained.identity}, reader LM openai/scripted" in " ".join(made.out.split())
     name = f"mine@{trained.checksum[:12]}"
     assert f"writer: {name}" in cli("artifact", "show", "artifacts/mine").out
     for path in trained.path.iterdir():
@@ -118,11 +118,11 @@ def test_an_artifact_is_asked_shown_and_evaluated_with_its_rewriter(
     found = cli("ask", "Riddle 3?", "--artifact", "artifacts/mine", "--trace", *OPTIONS, *server.lm)
     assert (found.status, trained.identity in found.out) == (0, True), found.err
     limited = cli("ask", "Riddle of a limit?", "--artifact", "artifacts/mine", "--max-calls", "1", *OPTIONS, *server.lm)
-    assert (limited.status, "the limit of 1 LM calls is reached" in " ".join(limited.err.split())) == (3, True)
+    assert (limited.status, "reached the limit of 1 LM calls" in " ".join(limited.err.split())) == (3, True)
     verified = cli("artifact", "verify", "artifacts/mine", *server.lm[2:])
     assert (verified.status, f"ok: writer: {name}" in verified.out) == (0, True), verified.out
     evaluated = cli("evaluate", "artifacts/mine", "--data", riddles, "--limit", "2", "--json", *server.lm)
-    assert f"mine: written by {trained.identity}, read by openai/scripted" in evaluated.data["notes"]
+    assert f"mine: writer LM {trained.identity}, reader LM openai/scripted" in evaluated.data["notes"]
 
 
 def test_a_study_chooses_between_its_rewriters_and_its_programs_name_one(
@@ -164,7 +164,7 @@ def test_a_writer_behind_an_address_of_its_own_is_asked_there_with_its_own_key(
     assert other.headers[0]["Authorization"] == "Bearer sk-the-writers-own-key-98765"
     assert "sk-the-writers" not in json.dumps(server.headers)
     wrong = cli(*command, *elsewhere[2:])
-    assert (wrong.status, "name it with --writer-lm" in wrong.err) == (2, True)
+    assert (wrong.status, "add --writer-lm" in wrong.err) == (2, True)
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ def test_it_shows_a_gain_on_the_handbook_then_compiles_and_asks_with_recorded_an
     recall = {name: float(value) for name, _, value in rows[:4]}
     assert accuracy["closed book"] < accuracy["baseline"] < accuracy["hcqr"] < accuracy["rrs"]
     assert recall["baseline"] < recall["hcqr"] < recall["rrs"]
-    assert "next, your data:\n  querywright index mine passages.jsonl\n" in out
+    assert "next steps with your data:\n  querywright index mine passages.jsonl\n" in out
     assert load("artifacts/shown", verify=True).manifest.lm == "recording:sample"
 
 

@@ -117,9 +117,9 @@ def test_ctrl_c_ends_all_workers_and_the_command_that_it_names_goes_on(
     assert stopped.status == 130
     assert "Traceback" not in stopped.text
     assert studies.alive(processes) == []
-    named = next(line for line in stopped.err.splitlines() if "to resume: querywright " in line)
+    named = next(line for line in stopped.err.splitlines() if "to resume, run: querywright " in line)
     server.delay = 0.0
-    ok(*named.partition("to resume: querywright ")[2].split())
+    ok(*named.partition("to resume, run: querywright ")[2].split())
     assert studies.asked_twice(server.requests) <= 2 * workers
     same(out, whole)
 
@@ -133,7 +133,7 @@ def test_no_number_of_workers_and_threads_exceeds_a_budget_and_what_it_paid_for_
     server.delay = 0.1
     stopped = studies.Command("run", file, "--out", out, "--workers", 3).end()
     assert stopped.status == 3
-    assert stopped.err.count("the limit of 31 LM calls is reached") == 1
+    assert stopped.err.count("reached the limit of 31 LM calls") == 1
     assert "Traceback" not in stopped.text
     assert len(server.requests) == 31
     server.delay = 0.0
@@ -165,7 +165,7 @@ def test_hosts_share_trials_answers_and_budget_in_a_database_that_may_stop(
     assert "--storage URL" in stopped.err
     server.delay = 0.0
     for call, said in (
-        (("resume", out), "give it with --storage"),
+        (("resume", out), "pass the address with --storage"),
         (("run", file, "--out", out), "stored in postgresql, not in journal"),
     ):
         refused = cli("study", *call, width=400)

@@ -43,7 +43,7 @@ def test_reader_prompts_are_chosen_last_for_every_arm(ok, study_file, stubborn, 
     stubborn.teaching = lambda body: any(one in json.dumps(body["messages"][-1]) for one in train)
     out = tmp_path / "out"
     done = ok("study", "run", file, "--out", out)
-    assert "the reader's prompts, by accuracy on dev: shown" in " ".join(done.out.split())
+    assert "reader prompts, chosen by accuracy on dev: shown" in " ".join(done.out.split())
     outcome = snapshot(out).outcome
     assert outcome["reader_prompts"]["name"] == "shown"
     tried = outcome["reader_prompts"]["tried"]

@@ -92,7 +92,7 @@ def test_with_two_objectives_the_front_is_kept(ok, riddles, tmp_path):
     assert found.outcome["recommended"] == "rag_fusion compiled"
     told = ok("study", "status", out, "--json").data
     assert told["cheapest"]["number"] in told["front"]
-    said = f"cheapest within a point of the best on dev: trial {told['cheapest']['number']}, rag_fusion@dense"
+    said = f"cheapest trial within a point of the best on dev: trial {told['cheapest']['number']}, rag_fusion@dense"
     assert said in " ".join(ok("study", "status", out, width=200).out.split())
     assert said[1:] in (out / "report.html").read_text()
 

@@ -59,7 +59,7 @@ def test_a_study_tries_all_techniques_chooses_tests_once_and_saves_what_it_recom
     assert pq.read_table(table).num_rows == 9
     changed = cli("study", "run", study_file(fixed={"max_passages": 3}), "--out", out)
     assert changed.status == 2
-    assert 'fixed: {"max_passages": 2} became {"max_passages": 3}' in " ".join(changed.err.split())
+    assert 'from {"max_passages": 2} to {"max_passages": 3}' in " ".join(changed.err.split())
 
 
 def test_queries_are_written_once_a_question_however_many_trials(cli, study_file, server, tmp_path):

@@ -159,5 +159,5 @@ def test_forms_of_other_tools_are_known_in_printed_cells(one, tmp_path):
 
 @pytest.mark.parametrize("turns", [str(TURNS), "[HumanMessage(content='It is loose.'), AIMessage(content='Which?')]"])
 def test_a_printed_conversation_is_no_question(turns):
-    with pytest.raises(DataError, match=r'"user_input".* expected one question'):
+    with pytest.raises(DataError, match=r'"user_input".* expected a single question'):
         read_questions([{"user_input": turns, "reference": "The chain."}])

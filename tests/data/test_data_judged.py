@@ -61,13 +61,13 @@ def test_other_parts_and_columns(write):
 @pytest.mark.parametrize(
     ("change", "options", "said"),
     [
-        ({"label": "PERFECT"}, {}, "line 1, column \"label\": found 'PERFECT'; expected a label: ENTAILED, NOT"),
-        ({"label": 2.5}, {}, "found 2.5; expected a label"),
+        ({"label": "PERFECT"}, {}, "line 1, column \"label\": found 'PERFECT'; expected one of the labels ENTAILED"),
+        ({"label": 2.5}, {}, "found 2.5; expected one of the labels"),
         ({"passage": ""}, {}, "passage"),
-        ({"passage": 7}, {}, "found 7; expected non-empty text"),
+        ({"passage": 7}, {}, "found 7; expected a non-empty string"),
         ({}, {"needs": ("response",)}, "response"),
-        ({"passages": "One."}, {"needs": ("passages",)}, "a list of texts"),
-        ({"second_label": "PERFECT"}, {}, "column \"second_label\": found 'PERFECT'; expected a label"),
+        ({"passages": "One."}, {"needs": ("passages",)}, "a non-empty list of strings"),
+        ({"second_label": "PERFECT"}, {}, "column \"second_label\": found 'PERFECT'; expected one of the labels"),
         ({"arms": [[]]}, {}, 'column "arms"'),
         ({}, {"limit": 0}, "limit must be 1 or more"),
     ],
@@ -80,10 +80,10 @@ def test_what_is_wrong_is_named(write, problems, change, options, said):
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"judged": {"": 4}}, "found ''; expected the id of a passage of the folder"),
-        ({"judged": {"p9": 4}}, "found 'p9'; expected the id of a passage of the folder"),
-        ({"judged": ["p1"]}, "an object of passage id and label"),
-        ({"passage": "p8", "label": "4"}, "found 'p8'; expected the id of a passage of the folder"),
+        ({"judged": {"": 4}}, "found ''; expected the ID of a passage in the folder"),
+        ({"judged": {"p9": 4}}, "found 'p9'; expected the ID of a passage in the folder"),
+        ({"judged": ["p1"]}, "an object that maps passage IDs to labels"),
+        ({"passage": "p8", "label": "4"}, "found 'p8'; expected the ID of a passage in the folder"),
     ],
 )
 def test_a_folder_with_a_passage_that_is_not_there(write, problems, row, said):

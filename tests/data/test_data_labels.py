@@ -39,7 +39,9 @@ def test_where_a_person_decides_judges_may_disagree_in_any_order():
     rows = [{"question_id": "q", "passage_id": "p", "label": label, "by": by} for label, by in said]
     for given in itertools.permutations(rows):
         assert [(one.label, one.by) for one in read_labels(given)] == [(Label.ENTAILED, "person")]
-    with pytest.raises(DataError, match=r"row 3, column .* found .*'NOT_USEFUL'.*; expected USEFUL, as row 1 says"):
+    with pytest.raises(
+        DataError, match=r"row 3, column .* found .*'NOT_USEFUL'.*; expected USEFUL, the label in row 1"
+    ):
         read_labels([rows[0], rows[0], rows[1], rows[3]])
 
 
@@ -71,11 +73,11 @@ def test_a_label_that_was_changed_is_a_persons_and_goes_before_a_judges():
 @pytest.mark.parametrize(
     ("rows", "parts"),
     [
-        ([{"question_id": "q", "passage_id": "p", "label": "GOOD"}], ['column "label"', "'GOOD'", "grade 0, 1 or 2"]),
+        ([{"question_id": "q", "passage_id": "p", "label": "GOOD"}], ['column "label"', "'GOOD'", "grades 0, 1, 2"]),
         ([{"question_id": "q", "label": 1}], ["no column for 'passage_id'", "passage_id or corpus-id"]),
         (
             [{"question_id": "q", "passage_id": "p", "label": n, "by": "person"} for n in (1, 0)],
-            ["row 2", "NOT_USEFUL", "USEFUL, as row 1 says; keep one of them"],
+            ["row 2", "NOT_USEFUL", "USEFUL, the label in row 1; remove one"],
         ),
     ],
 )
@@ -95,8 +97,8 @@ def test_labels_become_evidence_and_those_of_something_else_are_refused(tmp_path
     assert (second.evidence, second.assessors) == ({}, {})
     check_labels([first, second], {"p1", "p2"})
     check_labels([first, second], {"p1"})
-    with pytest.raises(DataError, match=r"of another collection.*\n.*'q1': 2 of its 2 labeled.*'p2'"):
+    with pytest.raises(DataError, match=r"a different collection.*\n.*'q1' .*: labeled passages .*'p2'.*2 of 2"):
         check_labels([first, second], {"p3"})
     path.write_text(json.dumps({"question_id": "zz", "passage_id": "p", "label": "USEFUL"}))
-    with pytest.raises(DataError, match=r"of other questions: none of \['zz'\] is among the 2 questions"):
+    with pytest.raises(DataError, match=r"different questions: .* \['zz'\] is in the data \(questions: 2\)"):
         read_questions(questions, labels=path)

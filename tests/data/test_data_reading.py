@@ -134,7 +134,7 @@ def test_rows_that_ask_the_same_are_one_question_unless_they_contradict(problems
     row = {"question": "Which?", "options": ["a", "b"], "answer": "a", "evidence": {"p": "USEFUL"}}
     (answer,) = problems([row, row | {"answer": "b"}])
     assert answer.startswith("row 2")
-    assert "row 1 says" in answer
+    assert "the same question in row 1" in answer
     (label,) = problems([row, row | {"evidence": {"p": "ENTAILED"}}])
     assert 'column "evidence"' in label
 
@@ -163,7 +163,7 @@ def test_limit_and_multiple_choice(write, problems):
 @pytest.mark.parametrize(
     ("fields", "column", "parts"),
     [
-        ({"question": "  "}, "question", ["found '  '", "non-empty text"]),
+        ({"question": "  "}, "question", ["found '  '", "non-empty string"]),
         ({"question": None}, "question", ["found nothing"]),
         ({"question": "a\0b"}, "question", ["NUL"]),
         ({"question": "a\ud800b", "id": None}, "question", ["surrogate", r"a\ud800b"]),
@@ -176,17 +176,17 @@ def test_limit_and_multiple_choice(write, problems):
         ({"answer": "black"}, "answer", ["found 'black'", "'Blue'"]),
         ({"answer_idx": "D"}, "answer_idx", ["found 'D'", "A, B, C", "0 to 2"]),
         ({"answer_idx": "A", "answer": "green"}, "answer", ["found 'green'", "'red'"]),
-        ({"options": None, "answer_idx": "A"}, "answer_idx", ["the row has none"]),
+        ({"options": None, "answer_idx": "A"}, "answer_idx", ["the row has no options"]),
         ({"options": ["2", "3", "1"], "answer": 1}, "answer", ["found 1"]),
         ({"options": GENOTYPES["options"], "answer": "aa"}, "answer", ["one of the options"]),
-        ({"options": VITAMINS, "answer": "D"}, "answer", ["text of C and the letter or position of D", "answer_idx"]),
+        ({"options": VITAMINS, "answer": "D"}, "answer", ["option C and the letter or position of", "answer_idx"]),
         ({"evidence": {"p": "RELEVANT"}}, "evidence", ["'RELEVANT'", "ENTAILED, USEFUL, NOT_USEFUL"]),
-        ({"gold": [["p", 0]]}, "gold", ["['p', 0]", "passage id"]),
+        ({"gold": [["p", 0]]}, "gold", ["['p', 0]", "passage ID"]),
         ({"jointly": "maybe"}, "jointly", ["found 'maybe'", "true or false"]),
-        ({"evidence": ["p"], "assessors": {"q": "person"}}, "assessors", ["{'q': 'person'}", "passage id of the evi"]),
-        ({"evidence": ["p"], "assessors": "person"}, "assessors", ["found 'person'", "a name, or a list of names"]),
-        ({"evidence": ["p"], "alternatives": [["p", "q"]]}, "alternatives", ["['q']", "passage ids of the evidence"]),
-        ({"evidence": ["p"], "alternatives": ["p"]}, "alternatives", ["['p']", "a list of lists of passage ids"]),
+        ({"evidence": ["p"], "assessors": {"q": "person"}}, "assessors", ["{'q': 'person'}", "passage IDs in the evi"]),
+        ({"evidence": ["p"], "assessors": "person"}, "assessors", ["found 'person'", "a name or a list of names"]),
+        ({"evidence": ["p"], "alternatives": [["p", "q"]]}, "alternatives", ["['q']", "passage IDs from the evidence"]),
+        ({"evidence": ["p"], "alternatives": ["p"]}, "alternatives", ["['p']", "a list of lists of passage IDs"]),
         ({"history": [{"said": "Hello"}]}, "history", ["a list of turns"]),
         ({"id": 1.5}, "id", ["found 1.5"]),
     ],
@@ -207,8 +207,8 @@ def test_all_problems_come_at_once_in_order(write, problems):
     lines = problems(path)
     numbers = [int(line.removeprefix(f"{path} line ").partition(",")[0].partition(":")[0]) for line in lines]
     assert numbers == [2, 3, 4, 5, 6, 6]
-    assert "another id" in lines[0]
-    assert "line 1 has it" in lines[0]
+    assert "a unique ID" in lines[0]
+    assert "line 1 has the same ID" in lines[0]
     assert "not valid JSON" in lines[2]
     assert "found list" in lines[3]
     assert len(problems([CHOICE | {"answer": "x" * 5000}])[0]) < 400
@@ -220,7 +220,7 @@ def test_all_problems_come_at_once_in_order(write, problems):
         ([{"id": 1, "text": "a"}, {"id": 2}], {}, ["(looked for question or query or user_input)", "['id', 'text']"]),
         ([{"id": 1, "text": "a"}, {"id": 2}], {"question": "q"}, ["no column ['q'] for 'question'", "['id', 'text']"]),
         ([{"question": "?", "a": "x", "b": "y"}], {"options": "a,b,c"}, ["no column ['c']"]),
-        ([CHOICE], {"stem": "question"}, ["unknown name ['stem']", "'aliases'"]),
+        ([CHOICE], {"stem": "question"}, ["unknown names in columns: ['stem']", "'aliases'"]),
     ],
 )  # fmt: skip
 def test_a_column_that_is_nowhere_is_said_once(problems, rows, columns, parts):
@@ -250,11 +250,11 @@ def test_forms_of_passages():
         ({"text": ""}, "text", ["found ''"]),
         ({"text": "\udc00"}, "text", ["surrogate"]),
         ({"title": 3}, "title", ["found 3"]),
-        ({"metadata": {"a": {"b": 1}}}, "metadata", ["{'a': {'b': 1}}", "flat value"]),
+        ({"metadata": {"a": {"b": 1}}}, "metadata", ["{'a': {'b': 1}}", "a finite number, a Boolean, or a date"]),
         ({"metadata": {"a": float("nan")}}, "metadata", ["finite"]),
         ({"metadata": "none"}, "metadata", ["an object"]),
         ({"id": None}, "id", ["found nothing"]),
-        ({"id": "a", "text": "other"}, "id", ["line 1 has it with other content"]),
+        ({"id": "a", "text": "other"}, "id", ["line 1 has the same ID but different content"]),
     ],
 )
 def test_passages_that_are_refused(write, problems, fields, column, parts):
@@ -273,7 +273,10 @@ def test_evidence_that_is_not_in_the_collection_is_told():
         Question("q3", "?"),
     ]
     (line,) = check_evidence(questions, ["a", "b"])
-    assert line == "question 'q1': 1 of its 2 labeled passages are not among the 2 of the collection: ['zz']"
+    assert line == (
+        "question 'q1' ('?'): labeled passages that are not in the collection: ['zz'] (1 of 2 labeled; passages in "
+        "the collection: 2)"
+    )
     assert check_evidence(questions, {"a": 1, "zz": 2}) == []
 
 

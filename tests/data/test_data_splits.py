@@ -45,9 +45,9 @@ def test_places_are_the_documented_hash():
 @pytest.mark.parametrize(
     ("given", "part"),
     [
-        ({"train": -0.1}, "train is a share"),
-        ({"dev": 1.5}, "dev is a share"),
-        ({"train": float("nan")}, "train is a share"),
+        ({"train": -0.1}, "train must be a share"),
+        ({"dev": 1.5}, "dev must be a share"),
+        ({"train": float("nan")}, "train must be a share"),
         ({"train": 0.6, "dev": 0.5}, "at most 1"),
         ({"sizes": (1, -1, 2)}, "0 or more"),
     ],
@@ -100,7 +100,7 @@ def test_exact_sizes_are_beginnings():
     for full, few, many in zip(whole, small, large, strict=True):
         assert full[: len(many)] == many
         assert many[: len(few)] == few
-    with pytest.raises(DataError, match=r"10 questions at most 2,4,4 fall to train,dev,test .* but got 11,0,11"):
+    with pytest.raises(DataError, match=r"must be at most 2,4,4, but got 11,0,11.*questions: 10"):
         split_questions(questions(10), sizes=(11, 0, 11))
     with pytest.raises(DataError, match="'q1' occurs 2 times"):
         split_questions([*questions(3), questions(2)[1]])

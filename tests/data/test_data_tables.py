@@ -89,12 +89,12 @@ def test_letter_columns_and_structs_with_holes(tmp_path, problems):
         ("a.json", b'[\n{"question": "ok?"},\n{]', ["not valid JSON", "line 3", ".jsonl"]),
         ("a.jsonl.gz", b"plain text", ["cannot be read", "damaged"]),
         ("a.jsonl.gz", gzip.compress(b'{"question": "ok?"}\n' * 99, mtime=0)[:-12], ["cannot be read"]),
-        ("a.csv", b"question,answer\na,b\nonly\n", ["a.csv line 3", "found 1 cells", "expected 2"]),
-        ("a.csv", b"question,answer,question\na,b,c\n", ["line 1", "repeated: ['question']"]),
-        ("a.csv", b'question\n"a"b\n', ["a.csv line 2", "quote"]),
+        ("a.csv", b"question,answer\na,b\nonly\n", ["a.csv line 3", "number of cells: 1", "expected 2"]),
+        ("a.csv", b"question,answer,question\na,b,c\n", ["line 1", "duplicates: ['question']"]),
+        ("a.csv", b'question\n"a"b\n', ["a.csv line 2", "quotation marks"]),
         ("a.csv", b"x," + b",".join(b"c%d" % n for n in range(20_000)) + b"\n", ["a.csv: found no rows"]),
         ("a.csv", b'question,answer\n"two\nlines",b\n"  ",c\n', ["line 4", 'column "question": found nothing']),
-        ("a.parquet", b"PAR1 nonsense", ["a.parquet", "not a readable Parquet"]),
+        ("a.parquet", b"PAR1 nonsense", ["a.parquet", "cannot read the Parquet file"]),
         ("a.txt", b"question", ["unknown format", ".parquet"]),
     ],
 )
@@ -111,7 +111,7 @@ def test_a_cell_is_as_long_as_a_text_of_json_and_of_many_columns_a_problem_names
     (question,) = read_questions(path)
     assert len(question.question) == 1_000_000
     path.write_text(f"{names}\n1{',' * 19_999}\n")
-    assert "'c19'] and 19980 more; name one with" in problems(path)[0]
+    assert "'c19'] and 19980 more. Choose one with" in problems(path)[0]
 
 
 def test_broken_rows_do_not_hide_others(tmp_path, problems):
@@ -132,7 +132,7 @@ def test_missing_files(tmp_path, monkeypatch, problems, name):
 def test_only_datasets_and_folders_have_splits(write, problems):
     for source in (write("q.jsonl", *ROWS), "sample", ROWS):
         assert "only datasets have splits" in problems(source, split="train")[0]
-    assert "names no dataset" in problems("hf:")[0]
+    assert "does not name a dataset" in problems("hf:")[0]
 
 
 def test_a_folder_of_a_dataset(tmp_path, monkeypatch, write, problems):
@@ -159,7 +159,7 @@ def test_a_split_that_was_saved_to_disk(tmp_path, problems):
     assert read_questions(f"hf:{tmp_path / 'one'}", split="test") == read_questions(split.select([0])) == [question]
     (problem,) = problems(tmp_path / "one", split="train")
     assert problem.startswith("split='train': ")
-    assert problem.endswith("has only one split (test); leave split out")
+    assert problem.endswith("has only one split (test); omit split=")
     split.save_to_disk(tmp_path / "two")
     assert "(test) row 2, column \"question\": found ''" in problems(tmp_path / "two")[0]
     (tmp_path / "two" / "state.json").write_text("{}")
@@ -199,7 +199,7 @@ def test_beir(beir, write, caplog):
     assert read_questions(beir, limit=1) == expected[:1]
     write("set/corpus.jsonl", {"_id": "a", "title": "Only", "text": ""}, {"_id": "b", "title": "", "text": " "})
     assert read_passages(beir) == [Passage("a", "Only")]
-    assert "left out 1 passages" in caplog.text
+    assert "ignored passages without a text or an answer: 1" in caplog.text
 
 
 def test_grades_of_beir(beir):
@@ -220,9 +220,9 @@ def test_splits_of_beir(beir, problems):
     (beir / "qrels" / "dev.tsv").write_text(HEADER + "q2\td2\t1\n")
     assert [question.id for question in read_questions(beir, split="dev")] == ["q2"]
     (problem,) = problems(beir)
-    assert "several files of qrels in this folder, dev.tsv, test.tsv" in problem
+    assert "several qrels files in this folder (dev.tsv, test.tsv)" in problem
     assert "split=: ['dev', 'test']" in problem
-    assert "no file of the split 'train'" in problems(beir, split="train")[0]
+    assert "no qrels file for the split 'train'" in problems(beir, split="train")[0]
     (beir / "qrels" / "dev.tsv").rename(beir / "qrels.tsv")
     (beir / "qrels" / "test.tsv").unlink()
     (beir / "qrels").rmdir()
@@ -267,13 +267,13 @@ def test_a_folder_with_a_file_a_split_and_one_that_is_not_clear(write, problems,
     assert [question.id for question in read_questions(tmp_path / "split", split="test")] == ["test"]
     assert "['test', 'train']" in problems(tmp_path / "split")[0]
     (problem,) = problems(tmp_path / "split", read_passages, split="test")
-    assert "has one file of passages, corpus.jsonl; leave split out" in problem
+    assert "have no splits (corpus.jsonl); omit split=" in problem
 
     write("one/questions.jsonl", {"question": "?"})
     (problem,) = problems(tmp_path / "one", read_passages)
-    for part in ("no file of passages in this folder", "corpus or passages", "found ['questions.jsonl']"):
+    for part in ("this folder has no passages file", "corpus or passages", "found ['questions.jsonl']"):
         assert part in problem
     write("one/queries.jsonl", {"question": "?"})
     (problem,) = problems(tmp_path / "one")
-    assert "several files of questions in this folder, queries.jsonl, questions.jsonl" in problem
-    assert "give the path of one file" in problem
+    assert "several questions files in this folder (queries.jsonl, questions.jsonl)" in problem
+    assert "pass the path of one file" in problem

@@ -58,19 +58,19 @@ def test_figures_equal_scikit_learns_and_scipys(seed, labels):
 def test_a_judge_that_always_says_the_same():
     same = held(["NOT_USEFUL"] * 90 + ["ENTAILED"] * 10, ["NOT_USEFUL"] * 100).figures
     assert (same["agreement"].value, same["kappa"].value) == (pytest.approx(0.9), 0.0)
-    assert (math.isnan(same["spearman"].value), same["spearman"].reason) == (True, "the judge gave one label only")
+    assert (math.isnan(same["spearman"].value), same["spearman"].reason) == (True, "the judge used only one label")
 
 
 def test_what_cannot_be_told_is_undefined_and_says_why():
     one_label = held(["USEFUL"] * 9, ["USEFUL"] * 8 + ["ENTAILED"])
-    assert {one_label.figures[name].reason for name in list(FIGURES)[1:]} == {"people gave one label only"}
+    assert {one_label.figures[name].reason for name in list(FIGURES)[1:]} == {"people used only one label"}
     assert "kappa undefined" in one_label.sentence()
-    assert {figure.reason for figure in held([], []).figures.values()} == {"no judgement could be read"}
+    assert {figure.reason for figure in held([], []).figures.values()} == {"no judgment could be read"}
     people, judge = drawn(30, 3, agree=0.5)
     single = held(people, judge, ["q"] * 30).figures["kappa"]
     people = ["NOT_USEFUL"] * 19 + ["USEFUL"]  # in a third of the resamples nobody says USEFUL
     rare = held(people, people).figures["kappa"]
-    for figure, reason in ((single, "one question says nothing about the spread"), (rare, "too rare")):
+    for figure, reason in ((single, "one question is too few for an interval"), (rare, "too rare")):
         assert (math.isnan(figure.value), math.isnan(figure.low), reason in figure.reason) == (False, True, True)
 
 
@@ -129,7 +129,7 @@ def test_the_order_of_arms_is_held_against_that_of_people():
     same = of_arms(lambda q: [("USEFUL", "USEFUL", ("a",)), ("USEFUL", "NOT_USEFUL", ("b",))])
     assert (math.isnan(same.order.value), same.order.reason) == (
         True,
-        "people or the judge give all arms the same score",
+        "people or the judge gave all arms the same score",
     )
     assert of_arms(lambda q: [("USEFUL", "USEFUL", ("a",))]).order is None
 
@@ -163,9 +163,9 @@ def test_json_and_back_and_damage():
     undefined = held(["USEFUL"] * 3, ["USEFUL"] * 3)
     back = Calibration.from_json(json.loads(json.dumps(undefined.to_json(), allow_nan=False)))
     assert math.isnan(back.figures["kappa"].value)
-    assert back.figures["kappa"].reason == "people gave one label only"
+    assert back.figures["kappa"].reason == "people used only one label"
     for change in ({"figures": {}}, {"figures": None}, {"table": [[1, 2], [3]]}, {"labels": ["a"]}, {"n": 28}):
-        with pytest.raises(ArtifactError, match="calibrate again"):
+        with pytest.raises(ArtifactError, match="rerun the calibration"):
             Calibration.from_json({**made.to_json(), **change})
 
 

@@ -92,7 +92,7 @@ SCORES = [exact_match, token_f1, contains_answer, lambda text, answers: hit([tex
 @pytest.mark.parametrize("score", SCORES)
 def test_without_accepted_answers_nothing_is_scored_and_one_text_in_their_place_is_refused(score):
     assert math.isnan(score("red", []))
-    with pytest.raises(TypeError, match="answers must be a list of texts, but got the text 'Paris'; put it in a list"):
+    with pytest.raises(TypeError, match="answers must be a list of strings, but got the string 'Paris'"):
         score("P", "Paris")
     with pytest.raises(TypeError, match="passages must be a list"):
         hit("Curie", ["Curie"])

@@ -102,5 +102,5 @@ def test_frozen_is_frozen(frozen, tmp_path):
 )
 def test_a_damaged_file_is_refused(text, tmp_path):
     (tmp_path / "points.json").write_text(text)
-    with pytest.raises(DataError, match=r"points\.json: this is not a file of guidelines"):
+    with pytest.raises(DataError, match=r"points\.json is not a guideline file"):
         Guidelines.load(tmp_path / "points.json")

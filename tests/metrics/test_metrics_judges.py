@@ -222,9 +222,9 @@ def test_two_metrics_share_judgements_and_labels_that_are_known_are_not_asked_fo
     with asking(lm):
         (said,) = useful.judgements(Question("q", "Open?").to_example(), prediction(PASSAGE))
     assert (said.by, entailed.score([said]), useful.counts["without answer"]) == ("usefulness_without_answer", 1.0, 1)
-    with pytest.raises(InputError, match="judge usefulness_without_answer has no LM"):
+    with pytest.raises(InputError, match="judge 'usefulness_without_answer' has no LM"):
         useful(Question("q", "Open?").to_example(), prediction(PASSAGE))
-    with pytest.raises(InputError, match=r"metric of the judge usefulness 'judged_entaled'.*judged_entailed"):
+    with pytest.raises(InputError, match=r"metric for the judge 'usefulness' 'judged_entaled'.*judged_entailed"):
         useful.of("judged_entaled")
 
 
@@ -261,7 +261,7 @@ def test_a_failure_of_its_lm_is_told_as_that_of_the_judge(scripted, asking):
         raise dspy.LMError("down")
 
     lm = scripted(down)
-    said = f"the judge usefulness by {lm.model} failed, not the program: down"
+    said = f"error in the judge 'usefulness' ({lm.model}), not in the program: down"
     with asking(lm), pytest.raises(JudgeFailedError, match=re.escape(said)):
         JudgedMetric(UsefulnessJudge())(QUESTION.to_example(), prediction(PASSAGE))
 

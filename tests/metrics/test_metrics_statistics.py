@@ -66,9 +66,9 @@ def test_a_single_graded_value_has_no_interval():
 
 
 def test_what_cannot_be_is_refused():
-    with pytest.raises(ValueError, match="a value is infinite; use NaN for a question"):
+    with pytest.raises(ValueError, match="but one is infinite; use NaN for a question"):
         mean_with_interval([1.0, math.inf])
-    for values, message in (([-math.inf], "a value is infinite"), ([1, 0], "have 1 and 2 values")):
+    for values, message in (([-math.inf], "one is infinite"), ([1, 0], "have 1 and 2 values")):
         with pytest.raises(ValueError, match=message):
             paired_exact_test([1.0], values)
 
@@ -91,7 +91,7 @@ def test_pairs_without_both_values_are_left_out():
     nothing = paired_exact_test([NAN], [1.0])
     assert (nothing.n, nothing.p_two_sided, math.isnan(nothing.difference)) == (0, 1.0, True)
     assert verdict(nothing, a="HyDE", b="plain") == (
-        "HyDE and plain cannot be compared: no question was scored for both; 1 question left out as unscored"
+        "HyDE and plain cannot be compared: no question was scored for both; omitted 1 unscored question"
     )
 
 
@@ -107,7 +107,7 @@ def test_values_that_are_all_equal_few_or_alone():
         assert (test.ties, test.p_two_sided, test.p_one_sided, test.low, test.high) == (9, 1.0, 1.0, 0.0, 0.0)
     alone = paired_exact_test([0.75], [0.5])
     assert (alone.n, alone.p_two_sided, alone.p_one_sided, math.isnan(alone.low)) == (1, 1.0, 0.5, True)
-    assert "with 1 question no difference could have been shown" in verdict(alone, a="A", b="B")
+    assert "With 1 question, no difference could have been detected" in verdict(alone, a="A", b="B")
     few = paired_exact_test([0.5] * 5 + [0.3] * 60, [0.4] * 5 + [0.3] * 60)
     assert (few.wins, few.ties, few.p_two_sided) == (5, 60, 2 / 2**5)  # ties do not make them significant
     noise = paired_exact_test([0.1 + 0.2, 0.5], [0.3, 0.5])
@@ -170,13 +170,14 @@ def test_more_questions_are_needed_for_more_and_no_number_would_always_do():
         ((30, 1, 0), "A beats B: 30 wins, 1 loss, 0 ties (p < .001)"),
         (
             (5, 4, 51),
-            "no difference shown between A and B: 5 wins, 4 losses, 51 ties (p = 1.0); with 60 questions only a lead "
-            "of at least 6 wins to 0 could have been shown; at these rates about 4,300 questions could show it",
+            "no difference shown between A and B: 5 wins, 4 losses, 51 ties (p = 1.0). With 60 questions, only a lead "
+            "of at least 6 wins to 0 could have been detected. At these rates, it would take about 4,300 questions to "
+            "detect the difference",
         ),
         (
             (1, 1, 1),
-            "no difference shown between A and B: 1 win, 1 loss, 1 tie (p = 1.0); with 3 questions no difference "
-            "could have been shown",
+            "no difference shown between A and B: 1 win, 1 loss, 1 tie (p = 1.0). With 3 questions, no difference "
+            "could have been detected",
         ),
     ],
 )
@@ -184,7 +185,8 @@ def test_verdicts(outcomes, said):
     a, b = arms(*outcomes)
     assert verdict(paired_exact_test(a, b), a="A", b="B") == said
     missing = paired_exact_test([*a, NAN, NAN], [*b, 1, 0])
-    assert verdict(missing, a="A", b="B") == f"{said}; 2 questions left out as unscored"
+    facts, dot, rest = said.partition(". With")
+    assert verdict(missing, a="A", b="B") == f"{facts}; omitted 2 unscored questions{dot}{rest}"
 
 
 def test_verdict_follows_the_corrected_value():
@@ -196,11 +198,11 @@ def test_verdict_follows_the_corrected_value():
         worse = verdict(replace(paired_exact_test(*arms(3, 12, 45)), p_two_sided=p), a="A", b="B")
         assert worse.startswith("A is worse than B") == (p < 0.05)
     enough = replace(paired_exact_test(*arms(30, 5, 25)), p_two_sided=0.2)  # only the correction stands against it
-    assert "could show it" not in verdict(enough, a="A", b="B")
+    assert "it would take" not in verdict(enough, a="A", b="B")
     test = replace(paired_exact_test(*arms(7, 0, 33)), p_two_sided=5 * 0.5**6)  # p = .078 after Holm over five
     said = verdict(test, a="A", b="B", tests=5)
     assert "only a lead of at least 8 wins to 0" in said  # 2 * 0.5**8 = .0078 < .01, 2 * 0.5**7 = .0156 is not
-    assert "at these rates about 57 questions" in said
+    assert "it would take about 57 questions" in said
 
 
 def test_verdict_on_graded_values_goes_by_the_mean_difference_too():

@@ -14,7 +14,7 @@ EVIDENCE = {"e": "ENTAILED", "u": U, "n": "NOT_USEFUL"}
 
 def test_labels_in_order_and_unnamed_passages_do_not_help():
     assert passage_labels(["n", "other", "u", "e", "u"], EVIDENCE) == [N, N, U, E, U]
-    with pytest.raises(DataError, match="'p' has the label 'entailed'; a label is one of ENTAILED, USEFUL"):
+    with pytest.raises(DataError, match="label of 'p' must be one of ENTAILED, USEFUL, NOT_USEFUL, but got 'entailed'"):
         passage_labels(["p"], {"p": "entailed"})
 
 

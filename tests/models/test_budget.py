@@ -84,7 +84,7 @@ def test_tokens_and_dollars_stop_it_when_they_are_spent(store, limits, cost, sai
     budget.check()
     budget.settle(cost)
     for refused in (budget.reserve, budget.check):
-        with pytest.raises(BudgetError, match=f"the limit of {said} is reached"):
+        with pytest.raises(BudgetError, match=f"reached the limit of {said}"):
             refused()
     assert budget.spent == (1, cost.tokens, cost.dollars)
 
@@ -101,7 +101,7 @@ def test_a_cost_that_cannot_be_entered_is_told_and_stops_nothing(store, monkeypa
     budget = Budget(store, "test", tokens=10)
     monkeypatch.setattr(store, "execute", lambda *_, **__: (_ for _ in ()).throw(QuerywrightError("disk full")))
     budget.settle(Cost(input_tokens=10))
-    assert "disk full; the cost of a call is not counted" in caplog.text
+    assert "disk full. The cost of this call was not added" in caplog.text
 
 
 def test_a_count_that_is_gone_stops_the_calls_and_is_not_begun_anew(tmp_path):
@@ -109,15 +109,17 @@ def test_a_count_that_is_gone_stops_the_calls_and_is_not_begun_anew(tmp_path):
     budget = Budget(store, "study", calls=2)
     store.close()
     store.path.write_bytes(b"no database " * 500)
-    with pytest.raises(LMStoreError, match="the amounts of the budget 'study' are missing"):
+    with pytest.raises(LMStoreError, match="no amounts found for the budget 'study'"):
         budget.reserve()
     store.close()
 
 
 def test_a_limit_is_named_and_one_below_nothing_refused():
-    with pytest.raises(BudgetError, match=r"the limit of 0 LM calls is reached; .* Raise --max-calls"):
+    with pytest.raises(BudgetError, match=r"reached the limit of 0 LM calls; .* Raise --max-calls"):
         Budget(None, "test", calls=0).reserve()
-    with pytest.raises(InputError, match=r"a budget of calls must be 0 or more, or None for no limit, but got -1"):
+    with pytest.raises(
+        InputError, match=r"the budget limit 'calls' must be 0 or more, or None for no limit, but got -1"
+    ):
         Budget(None, "test", calls=-1)
 
 

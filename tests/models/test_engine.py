@@ -100,7 +100,7 @@ def test_an_answer_that_the_store_cannot_take_is_used_and_stored_when_there_is_r
     assert [engine.complete(request(text)).text for text in "ab"] == long
     (said,) = [one.getMessage() for one in caplog.records]
     assert "disk is full" in said
-    assert "free some space" in said
+    assert "free some disk space" in said
     full(False)
     assert [engine.complete(request(text)).text for text in "abab"] == long * 2
     assert (engine.ledger.total.calls, store.count("lm")) == (4, 2)
@@ -195,7 +195,7 @@ def test_requests_in_a_row_open_the_breaker_and_a_success_resets_it():
         else:
             with pytest.raises(LMServerError):
                 engine.complete(request(str(number)))
-    with pytest.raises(OutageError, match=r"3 requests in a row.*The last failure: down"):
+    with pytest.raises(OutageError, match=r"3 consecutive failures.*Last error: down"):
         engine.complete(request("6"))
     assert engine.inner.asked == 6
 

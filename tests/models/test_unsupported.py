@@ -9,9 +9,11 @@ import dspy
 import pytest
 from dspy.utils.exceptions import LMError, LMInvalidRequestError
 
+from querywright.errors import InputError, ModelError
 from querywright.models.adapter import PromptAdapter
 from querywright.models.budget import Budget
-from querywright.models.lm import as_lm, engine_of
+from querywright.models.circuit_breaker import Limits
+from querywright.models.lm import as_lm, engine_of, resolve_lm
 from querywright.models.pieces import heard_by
 from querywright.models.store import open_store
 from querywright.models.unsupported import unsupported_by
@@ -51,6 +53,7 @@ def ask(lm, question="What is drunk hot?", **config):
 
 
 LENGTH = "max_completion_tokens"
+FORMAT = "response_format"
 USE = "Unsupported parameter: '{}' is not supported with this model. Use '{}' instead."
 ONLY_DEFAULT = (
     "Unsupported value: 'temperature' does not support 0.0 with this model. Only the default (1) value is supported."
@@ -81,6 +84,11 @@ NAMED = [
     ("temperature=0.0", 422, {"error": "Input validation error: `temperature` must be strictly positive"}),
     ("temperature=0.0", 422, {"detail": [{"type": "greater_than", "loc": ["body", "temperature"], "input": 0.0,
                                           "msg": "Input should be greater than 0"}]}),
+    (FORMAT, 400, error("Invalid: 'response_format' of type 'json_schema' is not supported with this model.")),
+    (FORMAT, 400, error("This model does not support response format `json_schema`. See supported models.")),
+    (FORMAT, 400, error("This response_format type is unavailable now")),
+    (FORMAT, 400, {"error": "'response_format.type' must be 'json_object' or 'text'"}),
+    (FORMAT, 422, {"error": "Failed to read response_format: unknown variant `json_schema`, expected `text`"}),
     (LENGTH, 400, error(USE.format(LENGTH, "max_tokens"), param=LENGTH, code="unsupported_parameter")),
 ]  # fmt: skip
 
@@ -96,7 +104,7 @@ def test_a_parameter_that_a_server_names_is_left_out_remembered_and_reported_onc
     (report,) = [one.getMessage() for one in caplog.records]
     assert f"does not support {bare}" in report
     (note,) = engine_of(lm).notes
-    assert note == f"the server of the LM does not support {report.partition('does not support ')[2]}"
+    assert note == f"the LM server does not support {report.partition('does not support ')[2]}"
     total = engine_of(lm).ledger.total
     assert (total.calls, total.failures) == (3, 0)
 
@@ -146,8 +154,8 @@ def test_several_parameters_cost_one_call_each(remote, caplog):
     lm, server = remote(step, budget=Budget(None, "it", calls=6))
     assert [ask(lm, question, seed=3) for question in "ab"] == ["tea"] * 2
     assert [{*sent} - {"model", "messages"} for sent in server.bodies] == [
-        {LENGTH, "temperature", "seed"}, {"max_tokens", "temperature", "seed"}, {"temperature", "seed"}, {"seed"},
-        set(), set(),
+        {LENGTH, FORMAT, "temperature", "seed"}, {"max_tokens", FORMAT, "temperature", "seed"},
+        {FORMAT, "temperature", "seed"}, {FORMAT, "seed"}, {FORMAT}, {FORMAT},
     ]  # fmt: skip
     assert len(caplog.records) == 4
     with pytest.raises(LMError, match="limit of 6 LM calls"):  # refused requests count too
@@ -222,3 +230,64 @@ def test_an_lm_of_the_users_own_is_asked_without_it_too(chat_server, engine, sta
     assert [ask(lm, question, seed=3) for question in "ab"] == ["tea"] * 2
     assert ["seed" in sent for sent in server.bodies] == [True, False, False]
     engine_of(lm).close()
+
+
+SCHEMA = {"answer": {"title": "Answer", "type": "string"}}
+
+
+@pytest.mark.parametrize(
+    ("model", "structured", "is_sent"),
+    [
+        ("openai/x", "auto", True), ("openai/x", "off", False), ("openai/x", "on", True),
+        ("openai/gpt-4", "auto", False), ("openai/gpt-4", "on", True),
+        ("openai/gpt-4o-mini", "auto", True), ("openai/gpt-4o-mini", "off", False),
+    ],
+)  # fmt: skip
+def test_a_schema_is_sent_to_models_that_support_one_and_to_unlisted_models(chat_server, model, structured, is_sent):
+    server = chat_server(GOOD)
+    lm = resolve_lm(model, api_base=server.url, api_key="none-needed", limits=Limits(structured=structured))
+    assert ask(lm) == "tea"
+    schema = server.bodies[0].get(FORMAT, {}).get("json_schema", {}).get("schema", {}).get("properties")
+    assert schema == (SCHEMA if is_sent else None)
+    engine_of(lm).close()
+
+
+def test_a_schema_that_may_be_refused_is_not_part_of_a_stored_answers_key(remote):
+    lm, server = remote(GOOD, store=open_store(), limits={"structured": "off"})
+    assert ask(lm) == "tea"
+    again, other = remote(GOOD, api_base=server.url, store=open_store())
+    assert ask(again) == "tea"
+    assert other.count == 0
+
+
+@pytest.mark.parametrize("model", ["openai/x", "openai/gpt-4o-mini"])
+def test_an_answer_with_a_choice_is_stored(chat_server, model):
+    server = chat_server('{"answer": "tea"}')
+    options = {"api_base": server.url, "api_key": "none-needed", "store": open_store()}
+    for _ in range(2):
+        lm = resolve_lm(model, **options)
+        with dspy.context(lm=lm, adapter=PromptAdapter()):
+            predict = dspy.Predict("question -> answer: Literal['tea', 'ice']")
+            assert predict(question="What is drunk hot?").answer == "tea"
+        engine_of(lm).close()
+    assert server.count == 1
+
+
+def test_with_structured_on_a_refused_schema_is_an_error(remote):
+    steps = refusing(FORMAT, error("'response_format' is not supported"))
+    lm, server = remote(steps)
+    assert ask(lm) == "tea"
+    strict, _ = remote(GOOD, api_base=server.url, limits={"structured": "on"})
+    with pytest.raises(LMInvalidRequestError, match=r"is not supported\. With --structured on .* use auto or off"):
+        ask(strict)
+
+
+@pytest.mark.parametrize("structured", ["on", "auto"])
+def test_a_model_of_an_unknown_provider_stays_unknown(structured):
+    with pytest.raises(ModelError, match="unknown LM 'nobody/x'"):
+        resolve_lm("nobody/x", api_key="x", limits=Limits(structured=structured))
+
+
+def test_a_value_of_structured_that_does_not_exist_is_refused():
+    with pytest.raises(InputError, match="structured must be on, off, or auto, but got 'yes'"):
+        Limits(structured="yes")

@@ -100,10 +100,12 @@ def test_what_does_not_predict_is_refused():
     noise = (np.random.default_rng(0).random((ROWS, COLUMNS)) < 0.3).astype(float)
     made, found = tried(seen(noise, 0.1, 0)[0])
     assert (made, found.used) == (None, False)
-    assert found.reason == "it does not clearly beat the base rate on held-out judged pairs"
+    assert (
+        found.reason == "the completed matrix is not clearly more accurate than the base rate on held-out judged pairs"
+    )
     made, found = tried(seen(matrix(0), 49 / 16_000, 0)[0])
     assert (made, found.judged, found.held, math.isnan(found.rmse)) == (None, 49, 0, True)
-    assert "needs at least 50 judged pairs, but there are 49" in found.reason
+    assert "at least 50 judged pairs, but got 49" in found.reason
 
 
 def test_a_completion_that_errs_among_pairs_drawn_at_random_is_refused():
@@ -112,7 +114,7 @@ def test_a_completion_that_errs_among_pairs_drawn_at_random_is_refused():
     far = np.arange(len(known)) % 3 == 0
     made, found = tried(KnownCells(known.cells, np.where(far, 0.0, known.values)), far=far)
     assert (made, found.used) == (None, False)
-    assert "drawn at random" in found.reason
+    assert "randomly drawn" in found.reason
 
 
 @pytest.mark.usefixtures("blocks")

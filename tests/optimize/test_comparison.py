@@ -45,7 +45,7 @@ def test_every_arm_is_held_against_the_baseline(world, make_lm):
 
 def test_question_and_options_is_a_second_baseline_and_arms_that_see_options_without_it_are_noted(world, make_lm):
     second = "add the second baseline plain:query_with_options=true"
-    note = f"the search uses the options in hcqr, not in the baseline; {second}"
+    note = f"the options are searched by hcqr, but not by the baseline; {second}"
     alone = compare(arms(world), world.questions, lm=make_lm())
     assert note in alone.notes
     assert alone.to_json()["sees_options"] == {"plain": False, "hcqr": True}
@@ -92,7 +92,7 @@ def test_a_parameter_that_the_server_does_not_support_is_among_the_notes(remote)
 
     programs = {"closed": make_program("closed_book", None, reader="short_answer")}
     compared = compare(programs, [Question("a", "What is drunk hot?", answer="tea")], lm=remote(step)[0])
-    note = "the server of the LM does not support temperature; requests are sent without it"
+    note = "the LM server does not support temperature; requests omit it"
     assert note in compared.to_json()["notes"]
 
 
@@ -222,7 +222,7 @@ def test_a_failed_question_keeps_what_was_asked_until_then(world, make_lm, make_
 
 def test_what_cannot_be_compared_is_refused_before_anything_is_asked(world, make_lm):
     lm = make_lm()
-    with pytest.raises(InputError, match="the baseline 'bm25' is not among the programs plain, hcqr"):
+    with pytest.raises(InputError, match="must be one of the programs plain, hcqr, but got 'bm25'"):
         compare(arms(world), world.questions, lm=lm, baseline="bm25")
     with pytest.raises(InputError, match="'closed book' is the name of both a program and a reference"):
         compare({"closed book": world.program("plain")}, world.questions, lm=lm)

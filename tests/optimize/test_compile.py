@@ -115,7 +115,7 @@ def test_prompts_that_came_to_nothing_are_named_with_the_reason(make_world, make
     compiled = compiled_in(make_world(), make_engine(write=write))
     assert compiled.n_demo_sets == 0
     assert list(compiled.nothing) == ["demos_1", "reader_demos_1"]
-    assert all("found nothing to show: on none of the 6 training questions" in why for why in compiled.nothing.values())
+    assert all("on any of the 6 training questions" in why for why in compiled.nothing.values())
     assert compiled.to_json()["failed_prompts"] == compiled.nothing
     assert compiled.failed == {}
 
@@ -195,9 +195,9 @@ def test_the_planned_comparisons_are_corrected_together_and_losses_are_shown(mak
 def test_further_questions_that_another_stage_sees_are_refused(world, make_engine, compiled_in):
     engine = make_engine()
     further = [Question("new", "What of number 40?", ("a", "b"), "a"), world.questions[13]]
-    with pytest.raises(InputError, match="or twice, by id or text, but these do: q13;"):
+    with pytest.raises(InputError, match="but got q13; remove these questions"):
         compiled_in(world, engine, reader_check=further)
-    with pytest.raises(InputError, match="reader_check needs a reader"):
+    with pytest.raises(InputError, match="reader_check requires a reader"):
         compiled_in(world, engine, reader_check=further[:1], reader=None)
     assert engine.asked == []
 
@@ -286,7 +286,7 @@ def test_costs_of_the_stages_are_the_ledgers_and_progress_names_what_is_done(wor
     [
         ({"settings": replace(QUICK, trials=0)}, "trials must be 1 or more, but got 0"),
         ({"settings": replace(QUICK, objective="speed")}, "unknown objective 'speed'"),
-        ({"settings": replace(QUICK, objective="accuracy"), "reader": None}, "accuracy needs a reader"),
+        ({"settings": replace(QUICK, objective="accuracy"), "reader": None}, "accuracy requires a reader"),
         ({"settings": replace(QUICK, demo_sizes=(0,))}, "prompts.demos_0: .*from 1 to 32, but got 0"),
         ({"knobs": {"no_such": 1}}, "no_such"),
         ({"splits": {"test": []}}, "the test split is empty"),

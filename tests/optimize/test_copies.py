@@ -76,4 +76,4 @@ def test_prompts_that_copy_are_left_out_unless_they_are_allowed(allowed, world, 
     assert made.to_json()["copied_prompts"]["copro"][0] == said
     assert ("copro" in made.nothing, any(arm.prompt == "copro" for arm in made.arms)) == (not allowed, allowed)
     text = card("mine", made, "scripted/model", "2026-01-02", {})
-    assert f"The prompts copro copy training text and were {'tried' if allowed else 'left out'}: " in text
+    assert f"The prompts copro copy training text and were {'tried' if allowed else 'excluded'}: " in text

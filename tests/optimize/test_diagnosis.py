@@ -93,7 +93,7 @@ def test_counts_and_what_the_reader_does_without_and_with_the_evidence():
 
 
 def test_an_arm_on_other_questions_is_refused():
-    with pytest.raises(InputError, match="arm was not evaluated on the questions"):
+    with pytest.raises(InputError, match="arm was not evaluated on the same questions"):
         diagnose([arm(row(1.0, id="other"))], [asked()], {"arm": ()})
 
 

@@ -68,7 +68,7 @@ def test_passages_that_nobody_judged_are_counted_and_no_zero(world, make_lm):
     shown = sum(len(row.passages) for row in result.rows)
     assert result.to_json()["unjudged"] == (shown - 17) / shown
     (row,) = table_rows([result])
-    assert row["unjudged"] == f"{100 * (shown - 17) / shown:.0f} %"
+    assert row["unjudged"] == f"{100 * (shown - 17) / shown:.0f}%"
 
 
 def test_a_zero_is_no_failure_and_what_has_no_label_is_no_zero(world, make_lm):
@@ -129,9 +129,9 @@ def test_a_judge_that_fails_is_told_as_the_judges_failure_and_no_score(world, ma
     result = evaluate(world.program("plain"), questions, lm=make_lm(), name="one fails", metrics=metrics)
     row = result.rows[3]
     assert (row.failure, math.isnan(row.scores["judged_useful"])) == ("judge", True)
-    assert "the judge usefulness by" in row.message
+    assert "the judge 'usefulness' " in row.message
     metrics = judged_metrics(["judged_useful"], lm=make_lm(make_engine(before=raised(down, *range(99)))))
-    with pytest.raises((OutageError, TooManyFailuresError), match="the judge usefulness by"):
+    with pytest.raises((OutageError, TooManyFailuresError), match="the judge 'usefulness' "):
         evaluate(world.program("plain"), questions, lm=make_lm(), name="all fail", metrics=metrics)
 
 

@@ -108,7 +108,7 @@ def test_gepa_hears_the_reasons_of_the_judge_as_quoted_data(bare, make_lm, make_
 
 
 def test_a_judge_that_answers_nonsense_ends_a_compilation(bare, judged_in):
-    with pytest.raises(TooManyFailuresError, match=r"'bananas', but judge.model was asked for a JSON object with"):
+    with pytest.raises(TooManyFailuresError, match=r"'bananas', but the prompt asked judge.model for a JSON object"):
         judged_in(bare(), write=lambda asked: "bananas")
 
 

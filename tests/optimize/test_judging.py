@@ -133,9 +133,9 @@ def test_an_arm_that_reads_fewer_cases_is_out(judge, lm_that):
 @pytest.mark.parametrize(
     ("judged", "match"),
     [
-        (cases(2), "another --seed"),
+        (cases(2), "different --seed"),
         (cases(40, labels=("USEFUL",)), "have only the labels"),
-        (cases(40, chars=1100), "shorter than 1000 characters"),
+        (cases(40, chars=1100), "at most 1000 characters"),
     ],
 )
 def test_too_little_to_learn_from(judge, judged, match, lm_that):
@@ -158,7 +158,7 @@ def test_a_judge_from_disk_is_the_same(name, place, tmp_path):
         assert type(saved.judge) is type(judge)
         assert saved.judge.digest() == judge.digest()
         assert saved.judge.label.signature.instructions == "Judge well."
-    assert saved.standing("m", "e") == f"judge {name} by m: not calibrated against people"
+    assert saved.standing("m", "e") == f"judge {name} (m): not calibrated against people"
 
 
 def test_a_calibration_travels_and_holds_for_its_lm_and_prompt_only(judge, lm_that, tmp_path):
@@ -166,14 +166,14 @@ def test_a_calibration_travels_and_holds_for_its_lm_and_prompt_only(judge, lm_th
     saved = load_judge(save_judge(tmp_path / "j", judge, found))
     assert saved.calibration == found
     assert saved.standing("scripted/model", found.engine) == found.sentence()
-    other = "not calibrated against people (it was calibrated with the LM scripted/model)"
+    other = "not calibrated against people (the calibration used the LM scripted/model)"
     assert other in saved.standing("other", found.engine)
-    assert "(it was calibrated with another server or version of scripted/model" in saved.standing(
+    assert "(the calibration used a different server or version of scripted/model" in saved.standing(
         "scripted/model", "elsewhere"
     )
     tuned = judge.deepcopy()
     tuned.label.signature = tuned.label.signature.with_instructions("Other.")
-    assert "(it was calibrated with another prompt)" in SavedJudge(tuned, found).standing(
+    assert "(the calibration used a different prompt)" in SavedJudge(tuned, found).standing(
         "scripted/model", found.engine
     )
 
@@ -195,12 +195,12 @@ def resave(file, change):
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"judge": "nobody"}, "unknown judge 'nobody'; there are: usefulness"),
+        ({"judge": "nobody"}, "unknown judge 'nobody'; available: usefulness"),
         ({"format": 9}, "field format"),
         ({"predictors": {}}, r"has the predictors \['label'\], but the file has \[\]"),
         ({"api_key": "x"}, "field api_key"),
-        ({"calibration": {"n": 3}}, "calibrate again"),
-        ({"sha256": "0"}, "it was changed after it was written"),
+        ({"calibration": {"n": 3}}, "rerun the calibration"),
+        ({"sha256": "0"}, "was changed after it was written"),
     ],
 )
 def test_a_judge_of_another_form_or_that_was_edited_is_refused(change, match, tmp_path):
@@ -215,7 +215,7 @@ def test_a_judge_that_is_not_there_or_cut_off(tmp_path):
         load_judge(tmp_path / "none")
     file = save_judge(tmp_path / "j", AnswerabilityJudge(), None)
     file.write_text(file.read_text()[:-30])
-    with pytest.raises(ArtifactError, match=r"judge\.json: it is not valid JSON"):
+    with pytest.raises(ArtifactError, match=r"judge\.json: not valid JSON"):
         load_judge(file)
 
 

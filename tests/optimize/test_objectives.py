@@ -67,9 +67,9 @@ def test_what_is_read_and_scored():
 @pytest.mark.parametrize(
     ("names", "given", "reader", "part"),
     [
-        (["decision_useful"], {"evidence": False}, None, "decision_useful needs labelled evidence"),
-        (["accuracy"], {"answer": False}, "short_answer", "accuracy needs questions with an answer"),
-        (["accuracy"], {}, None, "accuracy needs a reader"),
+        (["decision_useful"], {"evidence": False}, None, "decision_useful requires labeled evidence"),
+        (["accuracy"], {"answer": False}, "short_answer", "accuracy requires questions with an answer"),
+        (["accuracy"], {}, None, "accuracy requires a reader"),
         (["joint_passage_f1"], {}, "short_answer", "a reader that names its support"),
     ],
 )
@@ -80,7 +80,7 @@ def test_what_the_data_cannot_carry_is_refused(names, given, reader, part):
 
 def test_dollars_need_a_known_price(make_lm):
     check_price(["accuracy", "dollars"], resolve_lm("openai/gpt-4o-mini", api_key="k" * 12))
-    with pytest.raises(InputError, match=r"dollars needs an LM whose price is known, but got .*; use tokens"):
+    with pytest.raises(InputError, match=r"dollars requires an LM with a known price, but got .*; use tokens"):
         check_price(["accuracy", "dollars"], make_lm())
 
 

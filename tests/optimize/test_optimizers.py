@@ -145,7 +145,7 @@ def test_an_outage_and_the_limit_of_calls_go_up(name, run, writing, make_lm):
 @pytest.mark.parametrize("name", FAST)
 def test_an_lm_that_answers_prose_ends_it_early(name, run, world, make_engine, make_lm):
     engine = make_engine(write=lambda asked: "As an AI, I cannot.")
-    with pytest.raises(TooManyFailuresError, match=r"'As an AI, I cannot\.', but .* was asked for a JSON object with"):
+    with pytest.raises(TooManyFailuresError, match=r"'As an AI, I cannot\.', but the prompt asked .* for a JSON"):
         run(name, lm=make_lm(engine), train=world.questions, max_failures=1.0)
     assert len(engine.asked) <= 40
 
@@ -160,7 +160,7 @@ def test_an_outage_while_instructions_are_written_goes_up(name, run, writing, ma
             raise LMServerError("gone")
 
     arguments = {"max_demos": 0, "max_steps": 2} if name == "simba" else SMALL[name]  # no demonstrations: rules
-    with pytest.raises(OutageError, match="while instructions were written"):
+    with pytest.raises(OutageError, match="while it was writing instructions"):
         run(name, lm=make_lm(writing(before=before), outage_after=9), arguments=arguments, max_failures=1.0)
     assert len(reached) == 1
 
@@ -218,7 +218,7 @@ def test_arguments_are_passed_through(run):
         ("mipro", {"arguments": {"num_trial": 3}}, "did you mean num_trials"),
         ("mipro", {"arguments": {"num_trials": "3"}}, "num_trials must be a whole number from 1 to 200, but got '3'"),
         ("coprro", {}, "did you mean copro"),
-        ("mipro", {"n_train": 1}, "2 or more"),
+        ("mipro", {"n_train": 1}, "at least 2"),
     ],
 )
 def test_what_cannot_be_tuned_is_refused(name, given, message, run, world):
@@ -240,7 +240,7 @@ def test_an_lm_that_writes_no_instructions_is_said(run, make_engine):
 
 def test_dspys_own_mipro_learns_where_some_questions_have_no_label(world, make_lm, writing):
     asked = [replace(one, evidence={}) if n % 3 == 0 else one for n, one in enumerate(world.questions[:12])]
-    with pytest.warns(UserWarning, match="4 of 12 examples cannot be scored"):
+    with pytest.warns(UserWarning, match="4 of 12 examples that cannot be scored"):
         examples = scorable("decision_useful", [question.to_example() for question in asked])
     with dspy.context(lm=make_lm(writing()), adapter=PromptAdapter()):
         mipro = dspy.MIPROv2(metric=FOUND, auto=None, num_candidates=3, max_bootstrapped_demos=0, max_labeled_demos=0)

@@ -90,7 +90,9 @@ def test_an_address_where_nobody_listens_is_told_before_ray_is_asked(monkeypatch
         monkeypatch.setenv("RAY_ADDRESS", form.format(server.getsockname()[1]))
         with pytest.raises(InputError, match=r"pip install 'querywright\[ray\]'"):
             next(ray_each(lambda: simple, PASSAGES, workers=1))
-    with pytest.raises(InputError, match=r"no Ray answers at '.*:\d+' \(.*refused.*correct RAY_ADDRESS, or unset it"):
+    with pytest.raises(
+        InputError, match=r"no Ray cluster answers at '.*:\d+' \(.*refused.*correct RAY_ADDRESS, or unset RAY_ADDRESS"
+    ):
         next(ray_each(lambda: simple, PASSAGES, workers=1))
 
 
@@ -114,7 +116,7 @@ def test_a_killed_process_costs_only_its_passages_and_one_that_always_dies_ends_
     (tmp_path / "asked").unlink()
     with (
         closing(ray_each(partial(maker, kill_again=(0,)), PASSAGES[:1], workers=1, threads=1)) as done,
-        pytest.raises(OutageError, match="processes of Ray ended before their work was done"),
+        pytest.raises(OutageError, match="Ray workers ended before they were done"),
     ):
         list(done)
     assert Counter((tmp_path / "asked").read_text().split()) == {"p00": 4}

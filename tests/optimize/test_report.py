@@ -112,7 +112,7 @@ def test_scores_and_verdicts_are_those_of_the_evaluations(full):
     assert [one["calls per question"] for one in table] == ["1.0", "1.0", "0.0"]
     assert [one["tokens per question"] for one in table] == ["0", "10", "0"]
     assert [one["failed"] for one in table] == ["0", "parse 1", "0"]
-    assert [one["fallbacks"] for one in table] == ["25 %", "0 %", "0 %"]
+    assert [one["fallbacks"] for one in table] == ["25%", "0%", "0%"]
     assert not {"token_f1", "n"} & set(head)
     assert "No difference shown in 2 of 2 comparisons with plain" in full.parts["Verdict"]
     sentences = [one.sentence for one in compared(*ARMS).comparisons]
@@ -133,7 +133,7 @@ def test_the_figures_are_those_of_the_evaluations(full):
     assert [one for one in drawn if one.isdigit()] == ["0", "1", "1", "0"]  # lost, won, of either arm
     assert drawn.count("p = 1.0") == 2
     assert "front: 3, 1, 2" not in full.text
-    assert "accuracy for LM calls; front: 3, 2" in full.text
+    assert "accuracy by LM calls; front: 3, 2" in full.text
     shown = [attrs.get("data-metric") for tag, attrs in full.tags if tag == "figure"]
     assert shown == ["accuracy", "decision_useful"] * 3 + [None]
 
@@ -150,7 +150,7 @@ def test_the_diagnosis_is_drawn_explained_and_counted(full):
         Stage.UNKNOWN: [1, 1, 1],
     }
     head, *rows = full.tables[2]
-    assert head == ["stage", "1", "2", "3", "what it means"]
+    assert head == ["stage", "1", "2", "3", "meaning"]
     assert rows == [[str(s), *map(str, counts), MEANING[s]] for s, counts in expected.items()]
     drawn = full.drawn("figure-stages")
     assert [one for one in drawn if one.startswith("plain: ")] == [
@@ -228,26 +228,26 @@ def test_no_text_of_the_data_becomes_markup_and_nothing_is_fetched(full):
     assert EVIL in full.json("report-data")["texts"]
     assert any(one.startswith("<b>better</b>") for one in full.drawn("figure-mean-0"))
     labels = {attrs["id"]: attrs["aria-label"] for _, attrs in full.tags if attrs.get("class") == "figure"}
-    assert labels["figure-mean-0"].startswith("accuracy, 95 % interval. plain: 33.3 [6, 79] (1 unscored); ")
+    assert labels["figure-mean-0"].startswith("accuracy, 95% interval. plain: 33.3 [6, 79] (1 unscored); ")
 
 
 def test_decisions_are_told_where_there_are_any(report):
     names = [arm.name for arm in ARMS]
     decided = decisions(ARMS, QUESTIONS, baseline=PLAIN, closed_book=dict.fromkeys(names, CLOSED))
     page = report(decisions=decided)
-    assert "What the passages did to the decisions" in page.parts
+    assert "How passages changed the answers" in page.parts
     told = filled(decision_rows(decided))
     (table,) = [one for one in page.tables if one[0] == list(told[0])]
     assert table[1:] == [[clean(value) for value in one.values()] for one in told]
-    assert told[1]["turned, plain"] == "0 / 1"
+    assert told[1]["flipped, plain"] == "0 / 1"
 
 
 def test_a_page_says_no_more_than_there_is(report):
     page = report((PLAIN,))
-    assert "There is nothing to compare with plain." in page.text
+    assert "There is no program to compare with plain." in page.text
     assert page.figures == ["figure-cost-0", "figure-cost-1", "figure-mean-0", "figure-mean-1"]
     assert "Where answers are lost" not in page.parts
-    assert "What the passages did to the decisions" not in page.parts
+    assert "How passages changed the answers" not in page.parts
     assert page.json("report-data")["stages"] == []
     failed = Evaluation("plain", tuple(Row(f"q{n}", {"accuracy": NAN}, failure="lm") for n in range(4)), 0.0)
     page = report((failed,))

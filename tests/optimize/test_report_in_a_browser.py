@@ -83,8 +83,8 @@ def test_a_person_sorts_filters_chooses_a_metric_and_opens_a_question(chromium, 
     assert "number 0?" in told["up"]
     assert told["more"] == [True, "12 of 12 questions"]
     assert "not shown by plain" in told["dialog"]
-    assert "Lost against plain" in told["dialog"]
-    assert "Evidence missed" in told["dialog"]
+    assert "Shown only by plain" in told["dialog"]
+    assert "Missed evidence" in told["dialog"]
     assert EVIL in told["dialog"]
     assert not told["folded"]
     summary, call = "Prompts and answers of the LM (1)", "1 reader.predict"

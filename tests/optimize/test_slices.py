@@ -71,13 +71,13 @@ def test_p_values_are_corrected_over_the_slices_of_a_column():
 
 
 def test_slices_that_cannot_be_made_are_refused():
-    with pytest.raises(InputError, match="there is none; add closed_book"):
+    with pytest.raises(InputError, match="without passages; add closed_book"):
         qw.compare(["plain"], [{"question": "What?", "answer": "x"}], retriever=lambda query, k: [], reader=None,
                    slices=["known"], metrics=["hit"])  # fmt: skip
     each = [Question(f"q{n}", f"What of {n}?", slices={"name": str(n)}) for n in range(40)]
-    with pytest.raises(InputError, match="'name' has 40 values in 40 questions, but slices are of up to 20"):
+    with pytest.raises(InputError, match="at most 20 different values, but the column 'name' has 40 in 40"):
         slice_results([scored("plain", [0] * 40)], each, ["name"], baseline="plain")
-    with pytest.raises(InputError, match=r"write slices=\['topic'\]"):
+    with pytest.raises(InputError, match=r"pass slices=\['topic'\]"):
         qw.compare(["plain"], each, slices="topic")
 
 
@@ -105,5 +105,5 @@ def test_a_compilation_and_a_study_show_their_test_by_slice(tmp_path):
     assert "half = b (" in made.report(tmp_path / "compiled.html").read_text("utf-8")
     assert "half = b (" in study.report(tmp_path / "study.html").read_text("utf-8")
     for run in (qw.compile, qw.study):
-        with pytest.raises(InputError, match="the slice known compares with a program that answers without passages"):
+        with pytest.raises(InputError, match="the slice 'known' requires a program that answers without passages"):
             run("plain", rows, **given | {"slices": ["known"]})

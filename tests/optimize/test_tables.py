@@ -35,14 +35,14 @@ def test_a_table_has_a_row_an_arm_and_the_columns_that_some_arm_has_a_value_for(
         "decision_useful": "-",
         "calls per question": "3.0",
         "p50 / p95 s": "- / -",  # answers from the store take no time
-        "fallbacks": "0 %",
-        "invalid": "0 %",
+        "fallbacks": "0%",
+        "invalid": "0%",
         "failed": "0",
     }
     assert list(other) == list(one)
     assert other["accuracy"] == "-"
     assert other["decision_useful"].endswith("(1 unscored)")
-    assert (other["fallbacks"], other["invalid"], other["failed"]) == ("100 %", "-", "lm 1")
+    assert (other["fallbacks"], other["invalid"], other["failed"]) == ("100%", "-", "lm 1")
     assert (none["fallbacks"], none["invalid"], none["failed"], none["p50 / p95 s"]) == ("-", "-", "lm 1", "- / -")
     assert table_rows([]) == []
 
@@ -108,7 +108,7 @@ def read(path):
 
 
 def test_another_suffix_or_folder_is_refused_before_anything_is_written(tmp_path):
-    with pytest.raises(InputError, match=r"'trials.xlsx' has no suffix of a table; end the name in \.parquet, \.csv"):
+    with pytest.raises(InputError, match=r"must end in \.parquet, \.csv.*, but got 'trials.xlsx'"):
         write_table(tmp_path / "trials.xlsx", [])
     with pytest.raises(InputError, match=r"there is no folder .*gone"):
         write_table(tmp_path / "gone" / "trials.csv", [])
@@ -136,15 +136,15 @@ def test_verdicts_are_a_table_and_a_sentence():
         "only a lead of at least 7:0"
     )
     assert verdict_sentence(against([scored("a", 20), scored("b", 0)], "a")) == "worse than a: b (recall)"
+    knobs = {"hyde": "engine dense, n_documents=2", "hcqr": "engine bm25"}
+    assert verdict_sentence(held, knobs).startswith("better than plain: hyde (recall; engine dense, n_documents=2);")
     assert verdict_sentence([]) == ""
 
 
 def test_what_cannot_mean_anything_is_told():
     several = [Question(str(n), "?", evidence={"a": Label.ENTAILED, "b": Label.ENTAILED}) for n in range(20)]
     (line,) = hints(several, ["accuracy", "decision_useful"])
-    assert line.startswith(
-        "20 of 20 questions have several deciding passages, and one of them satisfies decision_useful"
-    )
+    assert line.startswith("20 of 20 questions have several deciding passages, but decision_useful requires only one")
     assert "full_recall@5" in line
     assert list(hints(several, ["decision_useful", "full_recall@3"])) == []
     together = [Question(one.id, "?", evidence=one.evidence, jointly=True) for one in several]
@@ -152,11 +152,11 @@ def test_what_cannot_mean_anything_is_told():
     either = [replace(one, alternatives=(("a", "b"),)) for one in several]
     assert list(hints(either, ["decision_useful"])) == []
     assert next(hints(several, ["accuracy"], asked=5)).startswith(
-        "5 questions are too few to show any lead: at least 6 are needed"
+        "5 questions are too few to show any lead, even if all are won; use at least 6"
     )
     assert list(hints(several[:5], ["accuracy"], tests=0)) == []
     aim = objective_named("recall")
-    assert ceiling(scored("plain", 20), aim).startswith("the baseline has recall 100 on dev")
+    assert ceiling(scored("plain", 20), aim).startswith("the baseline has a recall score of 100 on dev")
     assert ceiling(scored("plain", 19), aim) == ""
     assert ceiling(scored("plain", 20), objective_named("tokens")) == ""
 
@@ -170,9 +170,12 @@ def test_questions_that_are_asked_twice_are_told_with_their_number():
         Question("z", "How much in 5?"),
     ]
     (line,) = repeats([*some, *again])
-    assert line.startswith("3 of 15 questions repeat another one, such as 'q3' and 'x'; repeats are not independent")
+    assert line.startswith("3 of 15 questions are duplicates, such as 'q3' and 'x'. Duplicates are not independent")
     _, line = repeats([*some, Question("x", "How much in 3?", answer="3 bar")])
-    assert line.startswith("right answers differ in 1 pairs of the same question, such as 'q3' ('2 bar') and 'x'")
+    assert line.startswith(
+        "identical questions must have the same right answers, but the answers differ in 1 pair, such as "
+        "'q3' ('2 bar') and 'x'"
+    )
     both = Question("x", "How much in 3?", answer="3 bar", aliases=("2 Bar",))
     assert len(list(repeats([*some, both]))) == 1
 
@@ -182,8 +185,8 @@ def test_questions_of_given_splits_that_are_in_two_are_told_with_their_number():
     assert list(repeats(Splits(some[:4], some[4:8], some[8:]))) == []
     copies = [Question(f"copy {one.id}", f"{one.question} ", answer="2 bar") for one in some]
     (line,) = repeats(Splits([*some[:4], copies[0]], some[4:8], [*some[8:], copies[0], copies[5]]))
-    assert line.startswith("2 of 6 test questions are in train or dev too, such as 'copy q0' ('q0' in train), which")
+    assert line.startswith("2 of 6 test questions also occur in train or dev, such as 'copy q0' ('q0' in train), so")
     dev, test = repeats(Splits(some[:4], [*some[4:8], copies[1]], [*some[8:], copies[9]]))
-    assert dev.startswith("1 of 5 dev questions are in train too, such as 'copy q1' ('q1' in train)")
-    assert test.startswith("1 of 5 test questions repeat another one, such as 'q9' and 'copy q9'")
-    assert not any("too, such as" in line for line in repeats(split_questions([*some, *copies])))
+    assert dev.startswith("1 of 5 dev questions also occur in train, such as 'copy q1' ('q1' in train)")
+    assert test.startswith("1 of 5 test questions are duplicates, such as 'q9' and 'copy q9'")
+    assert not any("also occur in" in line for line in repeats(split_questions([*some, *copies])))

@@ -206,10 +206,10 @@ def test_a_stored_question_is_not_asked_again_and_not_judged(publish, answering)
 def test_where_nothing_can_be_asked_the_command_that_writes_questions_is_named(tmp_path, publish, answering):
     lm = answering(reworded)
     publish(given=records()[5:])
-    with pytest.raises(CollectionError, match=r"nothing of 'facts' can be reworded: of 1 questions 0 are stale"):
+    with pytest.raises(CollectionError, match=r"no question in 'facts' can be used: 0 of 1 questions are stale"):
         make_testset("rephrase", "facts", lm=lm, home=tmp_path)
     publish([replace(PASSAGES[5], text="New of 5.")], given=records()[5:])
-    with pytest.raises(CollectionError, match=r"nothing of .facts. can be asked about: of 1 questions 1 are stale"):
+    with pytest.raises(CollectionError, match=r"no passage in .facts. can be used: 1 of 1 questions are stale"):
         make_testset("out-of-distribution", "facts", lm=lm, home=tmp_path)
     with pytest.raises(InputError, match="number must be 1 or more, but got 0"):
         make_testset("rephrase", "facts", lm=lm, number=0, home=tmp_path)
@@ -227,11 +227,11 @@ def test_the_file_is_read_as_questions_and_the_card_says_how_it_came(publish, an
     assert card["sha256"] == hashlib.sha256(data).hexdigest()
     assert (card["kind"], card["seed"], card["kept"], card["lm"]) == ("rephrase", 5, 3, "scripted/model")
     assert card["cautions"] == [
-        "circular: scripted/model wrote the index and this set, which favors the index; use another LM"
+        "circular: scripted/model wrote both the index and this set, which favors the index; use a different LM"
     ]
-    with pytest.raises(InputError, match=r"ends in \.jsonl, not 'a\.csv'"):
+    with pytest.raises(InputError, match=r"must end in \.jsonl, but got 'a\.csv'"):
         write_question_set(tmp_path / "a.csv", made)
-    with pytest.raises(InputError, match="not one of 3 questions asked for is left"):
+    with pytest.raises(InputError, match="all 3 requested questions were dropped"):
         write_question_set(tmp_path / "b.jsonl", replace(made, questions=()))
     assert not (tmp_path / "b.jsonl").exists()
 
@@ -288,7 +288,7 @@ def test_a_made_question_is_kept_where_its_passage_gives_the_answer_and_nothing_
     }  # fmt: skip
     assert len(lm.engine.inner.asked) == 7 + 3 + 2, "no reader is asked where the text says it"
     assert (made.lm, made.judge) == ("scripted/model", "scripted/model")
-    assert "synthetic: scripted/model wrote questions and answers" in made.cautions[0]
+    assert "synthetic: scripted/model wrote the questions and answers" in made.cautions[0]
 
 
 def test_of_two_passages_neither_alone_may_give_the_answer(asked_of):
@@ -330,5 +330,5 @@ def test_a_made_set_mixes_both_and_its_card_says_that_it_is_synthetic(asked_of, 
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", card["date"])
     assert re.fullmatch(r"[0-9a-f]{16}", card["prompts"])
     assert read_questions(tmp_path / "q.jsonl") == list(made.questions)
-    with pytest.raises(InputError, match=r"two_passage must be a share from 0 to 1, but got 2"):
+    with pytest.raises(InputError, match=r"two_passage must be between 0 and 1, but got 2"):
         asked_of(written, read, two=2)

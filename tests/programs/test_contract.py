@@ -288,7 +288,7 @@ def test_a_prompt_with_the_question_shows_its_options_if_a_knob_says_so(name, re
 
 @pytest.mark.parametrize(("name", "paper"), [("step_back", 1), ("query2doc", 4), ("rrr", 3), ("ircot", 15)])
 def test_our_demonstrations_come_before_those_of_an_optimizer(name, paper, retriever, ask):
-    assert f"the paper shows {paper}" in next(knob.help for knob in TECHNIQUES[name].KNOBS if knob.name == "demos")
+    assert f"the paper uses {paper}" in next(knob.help for knob in TECHNIQUES[name].KNOBS if knob.name == "demos")
     shown = {}
     for count in {0, 1, paper}:
         technique = TECHNIQUES[name](retriever, demos=count)
@@ -402,11 +402,13 @@ def test_odd_questions_are_questions(name, retriever, ask):
 @every_technique
 def test_what_is_no_question_and_what_are_no_options_is_refused_and_nothing_asked(name, retriever, scripted, asking):
     technique, lm = TECHNIQUES[name](retriever), scripted()
-    refused = [(question, OPTIONS, "a question must be a text") for question in ("", " \n", None, 7)]
+    refused = [(question, OPTIONS, "a question must be a nonempty string") for question in ("", " \n", None, 7)]
     refused += [
         (QUESTIONS[0], bad, "two or more distinct") for bad in (["Aspirin"], ["Aspirin", "Heparin", " Aspirin "])
     ]
-    refused += [(QUESTIONS[0], bad, "list of texts") for bad in (["Aspirin", 5], ["Aspirin", ""], "A, B", {"A": "B"})]
+    refused += [
+        (QUESTIONS[0], bad, "list of nonempty strings") for bad in (["Aspirin", 5], ["Aspirin", ""], "A, B", {"A": "B"})
+    ]
     with asking(lm):
         for question, options, message in refused:
             with pytest.raises(TechniqueError, match=message):
@@ -461,7 +463,7 @@ def test_a_retriever_that_finds_nothing_gives_no_passages_and_none_is_an_error(n
     out, _ = ask(make_program(name, nothing, reader="multiple_choice"))
     assert (out.passages, out.answer in OPTIONS, bool(nothing.searches)) == ([], True, name != "closed_book")
     if name != "closed_book":
-        with pytest.raises(TechniqueError, match="without a retriever"):
+        with pytest.raises(TechniqueError, match="needs a retriever"):
             ask(TECHNIQUES[name]())
 
 
@@ -502,11 +504,11 @@ def test_a_certain_search_is_passed_through_and_an_uncertain_one_translated(name
     out, lm = ask(technique)
     assert (lm.engine.asked, [p.id for p in out.passages], out.fallbacks) == ([], plain(technique, retriever), [])
     assert [(q.role, q.text) for q in out.queries] == [("original", QUESTIONS[0])]
-    assert (out.steps[-1].kind, out.steps[-1].made) == ("gate", "pass the question through")
+    assert (out.steps[-1].kind, out.steps[-1].made) == ("gate", "use plain search")
     out, _ = ask(technique.with_knobs(**{f"gate_{rule}": certainty + 0.001}))
     without, _ = ask(TECHNIQUES[name](retriever))
     assert ([p.id for p in out.passages], out.queries) == ([p.id for p in without.passages], without.queries)
-    assert ("gate", "translate") in [(step.kind, step.made) for step in out.steps]
+    assert ("gate", "run the technique") in [(step.kind, step.made) for step in out.steps]
 
 
 @every_asking
@@ -525,7 +527,7 @@ def test_an_lm_that_fails_behind_the_gate_falls_open_unless_no_question_could_go
 
 def test_only_scores_that_are_cosines_are_looked_at(retriever):
     retriever.kind = "hybrid"
-    with pytest.raises(TechniqueError, match="cosine similarities, which a hybrid retriever does not give"):
+    with pytest.raises(TechniqueError, match="cosine similarities from a dense retriever, but got a hybrid retriever"):
         TECHNIQUES["hcqr"](retriever, gate="score")
     with pytest.raises(TechniqueError, match="set gate=off"):
         TECHNIQUES["hcqr"](retriever).with_knobs(gate="margin")

@@ -44,7 +44,7 @@ def searched_choices(technique):
 
 def test_what_cannot_be_searched_is_refused_with_the_remedy(index, monkeypatch):
     for other in (index.plain, lambda query, k: []):
-        with pytest.raises(TechniqueError, match="engine questions, and if it has no questions yet, run query"):
+        with pytest.raises(TechniqueError, match=r"the engine 'questions'.* first run query"):
             QBRAG(other)
     with pytest.raises(TechniqueError, match=r"questions build full$"):
         QBRAG(index.plain)
@@ -65,7 +65,7 @@ def test_other_techniques_and_the_gate_search_through_questions(index, scripted,
         hyde = HyDE(index, n_documents=1, search_question=False)(question=QUESTION)
     assert hyde.passages == [hit.passage for hit in index.search(["A drug."], 5)[0]]
     best = index.search([QUESTION], 1)[0][0].score
-    for least, verdict in ((best - 0.01, "pass the question through"), (best + 0.01, "translate")):
+    for least, verdict in ((best - 0.01, "use plain search"), (best + 0.01, "run the technique")):
         with asking(scripted()):
             out = HyDE(index, gate="score", gate_score=least)(question=QUESTION)
         assert next(step.made for step in out.steps if step.kind == "gate") == verdict

@@ -238,5 +238,5 @@ def test_a_program_says_what_its_answer_rests_on_where_its_reader_does(scripted,
             out = RAG(PlainRetrieval(retriever, max_passages=3), reader)(question=QUESTION)
             assert out.support == (None if named is None else [out.passages[named].id])
     assert {name: type(make_reader(name)) for name in READERS} == READERS
-    with pytest.raises(TechniqueError, match="unknown reader 'choice'; there are: auto, multiple_choice, short_answer"):
+    with pytest.raises(TechniqueError, match="unknown reader 'choice'; available: auto, multiple_choice, short_answer"):
         make_reader("choice")

@@ -267,10 +267,10 @@ def test_a_rewriter_decides_about_seeds_before_the_predictors_writer_lm_and_that
 
 def test_hyde_refuses_a_retriever_without_vectors():
     words = SimpleNamespace(fingerprint="words", kind="lexical", search=lambda queries, k: [[] for _ in queries])
-    with pytest.raises(TechniqueError, match=r"hyde .* vectors, which a lexical retriever cannot.*query2doc"):
+    with pytest.raises(TechniqueError, match=r"hyde .* vectors, but got a lexical retriever.*query2doc"):
         HyDE(words)
     words.search_vectors = words.search
-    with pytest.raises(TechniqueError, match="a lexical retriever cannot"):
+    with pytest.raises(TechniqueError, match="but got a lexical retriever"):
         HyDE(words)
 
 
@@ -376,7 +376,7 @@ def test_a_cross_encoder_takes_the_place_of_the_lm_and_runs_beside_the_event_loo
     with pytest.raises(TechniqueError, match="plain does not rerank"):
         PlainRetrieval(POOL, reranker=reranker)
     unnamed = [SimpleNamespace(id=one, score=max) for one in ("/home/me/model", "~/model", "models\\mine", " ", None)]
-    for lacking, said in (*((one, "needs an id .* not a path") for one in unnamed), (SimpleNamespace(id="x"), "score")):
+    for lacking, said in (*((one, "id must be .* not a path") for one in unnamed), (SimpleNamespace(id="x"), "score")):
         with pytest.raises(TechniqueError, match=said):
             Rerank(POOL, reranker=lacking)
 
@@ -384,8 +384,8 @@ def test_a_cross_encoder_takes_the_place_of_the_lm_and_runs_beside_the_event_loo
 def test_knobs_that_cannot_be_what_they_say_are_refused():
     one = Knob("one", 1, "", low=1, high=2)
     for knobs, said in (
-        ((one, one), "two knobs 'one'"),
-        ((replace(one, name="gate"),), "two knobs 'gate'"),
+        ((one, one), "two knobs named 'one'"),
+        ((replace(one, name="gate"),), "two knobs named 'gate'"),
         ((replace(one, when={"other": (True,)}),), "depends on 'other'"),
     ):
         with pytest.raises(TechniqueError, match=said):

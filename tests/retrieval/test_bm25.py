@@ -92,8 +92,8 @@ def test_a_fingerprint_is_of_settings_and_passages_and_those_of_another_are_shar
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda r, home: BM25Retriever("three", home=home, k1=-1), "k1 of 0 or more"),
-        (lambda r, home: BM25Retriever("three", home=home, b=1.1), "b from 0 to 1"),
+        (lambda r, home: BM25Retriever("three", home=home, k1=-1), "k1 must be 0 or more"),
+        (lambda r, home: BM25Retriever("three", home=home, b=1.1), "b must be from 0 to 1"),
     ],
 )
 def test_bad_requests(three, ask, message):

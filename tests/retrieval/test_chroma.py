@@ -81,11 +81,11 @@ def test_equal_passages_come_in_the_order_of_their_ids(home, build, opened_in):
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda r: r.embed("a"), r"list of texts.*write \[text\]"),
+        (lambda r: r.embed("a"), r"list of strings.*pass \[text\]"),
         (lambda r: r.search_vectors(np.ones((1, 5)), 3), r"shape \(n, 16\), but got \(1, 5\)"),
         (lambda r: r.search_vectors(np.ones(16), 3), r"but got \(16,\)"),
-        (lambda r: r.search_vectors(np.zeros((1, 16)), 3), "finite and not zero"),
-        (lambda r: r.search_vectors(np.full((1, 16), np.nan), 3), "finite and not zero"),
+        (lambda r: r.search_vectors(np.zeros((1, 16)), 3), "finite and nonzero"),
+        (lambda r: r.search_vectors(np.full((1, 16), np.nan), 3), "finite and nonzero"),
     ],
 )
 def test_bad_requests(books, opened_in, ask, message):
@@ -111,9 +111,11 @@ def test_another_embedder_and_a_missing_collection_are_told(books, opened_in, ha
         opened_in(books, embedder=Embedder("other", load, dimension=16))
     with pytest.raises(CollectionError, match=r"have 16 dimensions, but the embedder 'hashed' makes vectors with 8"):
         opened_in(books, embedder=hashed(8))
-    with pytest.raises(CollectionError, match=r"no collection 'bookz' in .* \(known: .*books.*\); build it"):
+    with pytest.raises(
+        CollectionError, match=r"no collection 'bookz' in .* \(known: .*books.*\); build the collection with"
+    ):
         ChromaRetriever("bookz", embedder=hashed(), home=books)
-    with pytest.raises(CollectionError, match="embedder 'hashed', which cannot be loaded by its name; pass"):
+    with pytest.raises(CollectionError, match="embedder 'hashed', but this embedder cannot be loaded by name; pass"):
         ChromaRetriever("books", home=books)
     monkeypatch.setattr("querywright.retrieval.chroma.embedder_of", lambda id, store: hashed())
     again = ChromaRetriever("books", home=books)
@@ -150,9 +152,9 @@ DAMAGES = {
     "rows deleted": (lambda f: sql(f, "DELETE FROM embeddings WHERE id % 2 = 0"), "damaged or missing"),
     "passages edited": (lambda f: flip(f / "generation-1/passages.jsonl"), "of the collection 'books' is damaged"),
     "passages deleted": (lambda f: (f / "generation-1/passages.jsonl").unlink(), "collection 'books' is missing"),
-    "manifest edited": (edit_manifest, "its checksum does not match"),
+    "manifest edited": (edit_manifest, "wrong checksum"),
     "manifest cut": (lambda f: os.truncate(f / "manifest.json", 100), "manifest of the collection 'books' is damaged"),
-    "all deleted": (lambda f: shutil.rmtree(f / "generation-1"), "the generation of the collection 'books' is missing"),
+    "all deleted": (lambda f: shutil.rmtree(f / "generation-1"), "the files of the collection 'books' are missing"),
 }
 
 

@@ -77,7 +77,10 @@ def test_each_engine_opens_its_retriever_which_tells_of_itself(weather, engine):
     told = {weather(one, where=where).fingerprint for one in ENGINES for where in (None, {"warm": True})}
     assert len(told) == 2 * len(ENGINES)
     for ask, said in (
-        (lambda: retriever.search("sun", 3), r"list of queries, but got one text: 'sun'; write \[query\]"),
+        (
+            lambda: retriever.search("sun", 3),
+            r"queries must be a list of strings, but got the string 'sun'; pass \[query\]",
+        ),
         (lambda: retriever.search(["sun"], 0), "k must be 1 or more, but got 0"),
         (lambda: retriever.get(["sun", "x", "y"]), "not in the collection 'weather': 'x', 'y'"),
     ):
@@ -108,7 +111,7 @@ def test_a_filter_holds_in_every_engine(weather, where, ids):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_filter_of_another_form_is_refused(weather, engine):
-    with pytest.raises(InputError, match="Chroma refused the search"):
+    with pytest.raises(InputError, match="Chroma rejected the search"):
         weather(engine, where={"warm": {"$near": 1}}).search(["wind"], 1)
 
 
@@ -117,7 +120,7 @@ def test_without_an_embedder_it_is_the_one_that_the_collection_names(weather, en
     if engine in LEXICAL:  # which need none
         assert weather(engine, embedder=None).count == weather(engine, embedder=Compass("other")).count == 3
         return
-    with pytest.raises(CollectionError, match="the embedder 'compass', which cannot be loaded by its name"):
+    with pytest.raises(CollectionError, match="the embedder 'compass', but this embedder cannot be loaded by name"):
         weather(engine, embedder=None)
     with pytest.raises(CollectionError, match="was built with the embedder 'compass'"):
         weather(engine, embedder=Compass("other"))

@@ -78,7 +78,9 @@ def test_the_kept_questions_are_published_with_what_they_were_written_for(foods,
         for passage, text, label in ((IRON, "What hinders iron?", COMPLETE), (TEA, "When is tea drunk?", PARTIAL))
     }
     assert read_records(foods) == {one.passage: one for one in BEFORE}
-    with pytest.raises(CollectionError, match=r"none of the 1 questions .* for 1 passages of 'foods' is kept"):
+    with pytest.raises(
+        CollectionError, match=r"no generated question was kept .* 'foods' \(questions: 1, passages: 1\)"
+    ):
         publish_questions("foods", [record(TEA, ("What is tea?", NONE))], embedder=hashed(), home=home)
     assert len(read_records(foods)) == 3
 
@@ -99,7 +101,7 @@ def test_pairs_come_back_in_order_and_in_the_same_bytes(tmp_path):
     assert (tmp_path / ANSWERS).read_bytes() == first
     for damaged in (first[:-4], first.replace(b"1.0", b"0.5"), b"[" * 100_000):
         (tmp_path / ANSWERS).write_bytes(damaged)
-        with pytest.raises(CollectionError, match=r"answers\.json in .* is damaged .*remove it and fill it again"):
+        with pytest.raises(CollectionError, match=r"answers\.json in .* is damaged .*remove the file and rerun"):
             read_pairs(tmp_path)
 
 

@@ -61,10 +61,10 @@ def test_a_fingerprint_is_of_the_parts_in_their_order_and_the_settings():
     ("count", "settings", "message"),
     [
         (1, {}, "two or more retrievers, but got 1"),
-        (2, {"weights": [0, 0]}, "not all of them 0"),
-        (2, {"weights": [1, math.nan]}, "one finite weight of 0 or more per retriever"),
-        (2, {"rrf_k": math.inf}, "rrf_k of 0 or more"),
-        (2, {"depth": 0}, "depth of 1 or more"),
+        (2, {"weights": [0, 0]}, "at least one positive weight"),
+        (2, {"weights": [1, math.nan]}, "one finite, nonnegative weight per retriever"),
+        (2, {"rrf_k": math.inf}, "rrf_k must be 0 or more"),
+        (2, {"depth": 0}, "depth must be 1 or more"),
     ],
 )
 def test_settings_out_of_range(count, settings, message):

@@ -95,7 +95,7 @@ def test_texts_with_several_ids_are_counted_at_every_build(builder):
     ]
     for _ in range(2):
         (line,) = builder.build(rows).notes
-        assert line.startswith("2 texts have two or more ids, such as 'a' and 'b'")
+        assert line.startswith("2 texts have two or more IDs, such as 'a' and 'b'")
     assert builder.build(rows[::3], prune=True).notes == ()
 
 
@@ -103,7 +103,7 @@ def test_passages_longer_than_the_embedder_reads_are_counted(home, build):
     rows = [Passage("long", "tea " * 255), Passage("fits", "tea " * 254)]  # and two tokens that begin and end a text
     embedder = resolve_embedder()
     (line,) = build(home, "teas", rows, embedder).notes
-    assert line.startswith("1 of 2 passages is longer than the embedder reads (256 tokens), such as 'long'")
+    assert line.startswith("1 of 2 passages is too long for the embedder (limit: 256 tokens), such as 'long'")
     assert build(home, "again", rows, resolve_embedder()).notes == (line,)  # its vectors are in the store
     assert build(home, "short", rows[1:], embedder).notes == ()
 
@@ -123,14 +123,14 @@ def test_bad_passages_are_named_all_at_once_and_nothing_is_embedded(builder):
     with pytest.raises(DataError) as caught:
         builder.build([*some(3), *bad])
     assert caught.value.problems == (
-        "passage 'twice': two passages with different content have this id",
-        "passage '': its id must be a non-empty text without NUL characters",
+        "passage 'twice': two passages with different content have this ID",
+        "passage '': its ID must be a non-empty string without NUL characters",
         "passage 'empty': its text is empty",
-        "passage 'half': it is not valid Unicode (surrogates not allowed)",
-        "passage 'key': metadata key '$and' must be a text that does not start with $, # or chroma:",
-        "passage 'value': metadata 'n' must be a text, a finite number, true or false, but is [1]",
-        "passage 'nan': metadata 'n' must be a text, a finite number, true or false, but is nan",
-        "passage 'huge': metadata 'n' is larger than 64 bits: 18446744073709551616",
+        "passage 'half': its content is not valid Unicode (surrogates not allowed)",
+        "passage 'key': metadata key '$and' must be a string that does not start with '$', '#', or 'chroma:'",
+        "passage 'value': metadata 'n' must be a string, a finite number, true, or false, but got [1]",
+        "passage 'nan': metadata 'n' must be a string, a finite number, true, or false, but got nan",
+        "passage 'huge': metadata 'n' must fit in 64 bits, but got 18446744073709551616",
     )
     assert list_collections(builder.home) == []
 
@@ -159,7 +159,7 @@ def test_a_collection_goes_with_its_questions_and_not_while_it_is_searched(home,
         build(home, name, passages)
     publish(home, "books", (passages[0], [("What?", COMPLETE)]))
     retriever = ChromaRetriever("books", embedder=hashed(), home=home)
-    with pytest.raises(CollectionError, match="'books' is being searched; end the search"):
+    with pytest.raises(CollectionError, match="'books' is being searched; stop the search"):
         delete_collection("books", home)
     assert len(list_collections(home)) == 3
     assert retriever.search(["x"], 1)
@@ -195,7 +195,7 @@ def test_a_damaged_index_is_built_again_without_embedding(builder, caplog, damag
     with caplog.at_level(logging.WARNING):
         report = builder.build(some(30)[:1])
     assert (report.rebuilt, report.embedded, report.added, report.count) == (True, 0, 0, 30)
-    assert "is rebuilt" in caplog.text
+    assert "rebuilding the collection" in caplog.text
     builder.check(some(30))
 
 
@@ -225,7 +225,7 @@ def test_an_index_that_loses_passages_is_never_published(builder, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(index_module, "write_index", loses)
-        with pytest.raises(CollectionError, match=r"the new index is not published: .* does not find all of its passa"):
+        with pytest.raises(CollectionError, match=r"the new index was not published: .* does not find this passage"):
             builder.build(some(30))
     builder.check(some(30, "old"))
     assert builder.left() == ["generation-1", "manifest.json"]

@@ -159,10 +159,10 @@ def test_a_collection_is_what_every_entrance_takes(tmp_path, embedder):
     options = {"retriever": table, "reader": None, "metrics": ["recall@1"], "home": tmp_path / "home"}
     compared = qw.compare(["plain"], rows, references=False, **options)
     assert compared.arms[0].average("recall@1") == 1
-    with pytest.raises(InputError, match=r'filter {"topic": "none"} passes 0 of 3 .* metadata key \'topic\''):
+    with pytest.raises(InputError, match=r'filter {"topic": "none"} matches 0 of 3 .* metadata key \'topic\''):
         qw.evaluate("plain", rows, where={"topic": "none"}, **options)
     assert (table.count(), table.metadata) == (3, None)
-    with pytest.raises(InputError, match="where= filters a collection, but the retriever is"):
+    with pytest.raises(InputError, match="where= works only with a collection, but got the retriever"):
         qw.evaluate("plain", rows, **options | {"retriever": as_retriever(table)}, where={"a": 1})
 
 
@@ -174,22 +174,22 @@ def test_a_server_two_clients_at_once_and_its_end(server, fill):
         lists = list(pool.map(lambda n: both[n % 2].search([f"What pumps blood? {n}", "hot tea"], 2), range(40)))
     assert {one[0][0].passage.text for one in lists} == {TEXTS["heart"]}
     assert {one[1][0].passage.text for one in lists} == {TEXTS["tea"]}
-    with pytest.raises(CollectionError, match="there are: langchain, llamaindex"):
+    with pytest.raises(CollectionError, match="available: langchain, llamaindex"):
         ChromaRetriever(f"{address}#lang")
-    with pytest.raises(CollectionError, match=r"has the collections langchain, llamaindex; choose one: .*#NAME"):
+    with pytest.raises(CollectionError, match=r"has the collections langchain, llamaindex; choose one with .*#NAME"):
         ChromaRetriever(address)
     process.kill()
     process.wait()
     for use in (lambda: both[0].search(["tea"], 1), lambda: both[0].get(["x"]), lambda: both[0].count):
         with pytest.raises(CollectionError, match=r"'langchain' cannot be read .*; check that its server is running"):
             use()
-    with pytest.raises(CollectionError, match=r"no Chroma server answers at http.* start it: chroma run --path"):
+    with pytest.raises(CollectionError, match=r"no Chroma server responds at http.* with chroma run --path"):
         ChromaRetriever(f"{address}#langchain")
 
 
 def test_a_server_that_is_silent_is_not_waited_for(monkeypatch):
     monkeypatch.setattr(addresses, "HEARTBEAT_SECONDS", 0.2)
-    said = r"no Chroma server answers .*timed out"
+    said = r"no Chroma server responds .*timed out"
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(CollectionError, match=said):
         ChromaRetriever(f"http://127.0.0.1:{silent.getsockname()[1]}#any")
 
@@ -199,7 +199,7 @@ def test_a_server_that_is_silent_is_not_waited_for(monkeypatch):
     [
         ("{here}#any", r"has no Chroma data \(no chroma.sqlite3\); use FOLDER#NAME"),
         ("ftp://somewhere#any", "is not the address of a Chroma server"),
-        ("http://somewhere/tenant/database#any", "more than a host and a port.*--retriever MODULE:FUNCTION"),
+        ("http://somewhere/tenant/database#any", "only a host and a port.*--retriever MODULE:FUNCTION"),
     ],
 )
 def test_wrong_addresses(tmp_path, address, said):
@@ -213,15 +213,15 @@ def test_vectors_of_another_model_are_told_before_the_first_search():
     for vectors, said in (
         (
             random[:, :16],
-            "have 16 dimensions, but 384 if made by the embedder 'embedded:.*', and the collection has no emb",
+            "have 16 dimensions instead of the 384 from the embedder 'embedded:.*', and the collection has no emb",
         ),
-        (random, r"differ from the vectors of the same texts \(cosine -?0.0.* by the embedder "),
+        (random, r"do not match the vectors for the same texts \(cosine -?0.0.* from the embedder "),
     ):
         for options in ({"embedding_function": None}, {}):  # Chroma's default is only what nobody chose
             with pytest.raises(CollectionError, match=f"{said}.*embedder=.*--retriever MODULE:FUNCTION"):
                 make_program("plain", collection(vectors=vectors, **options))
     given = SimpleNamespace(id="given", dimension=384, encode=lambda texts: random[: len(texts)])
-    with pytest.raises(CollectionError, match="have 16 dimensions, but 384 if made by the embedder 'given'"):
+    with pytest.raises(CollectionError, match="have 16 dimensions instead of the 384 from the embedder 'given'"):
         ChromaRetriever(collection(vectors=random[:, :16]), embedder=given)
     assert ChromaRetriever(collection(vectors=random), embedder=given).search(["x"], 1)[0][0].passage.id == "0"
 
@@ -235,7 +235,7 @@ def test_an_embedding_function_that_lacks_something_says_so(monkeypatch):
     monkeypatch.delenv("CHROMA_OPENAI_API_KEY")
     kept = chromadb.EphemeralClient().get_collection("own", embedding_function=None)
     with pytest.raises(
-        ModelError, match=r"'openai' of the collection 'own' cannot be used .*API_KEY.*a key.*embedder="
+        ModelError, match=r"'openai' of the collection 'own' cannot be used .*API_KEY.*API key.*embedder="
     ):
         ChromaRetriever(kept).search(["tea"], 1)
 
@@ -272,6 +272,6 @@ def test_records_without_a_document_are_skipped_and_counted(embedder, caplog):
         retriever.get(["tea", "empty 1"])
     told = [one.getMessage() for one in caplog.records]
     assert told == [
-        "the Chroma collection 'own' has records without a document; they are skipped",
-        "the Chroma collection 'own' has 9 of 12 records without a document; they are skipped",
+        "skipping records without a document in the Chroma collection 'own'",
+        "skipping records without a document in the Chroma collection 'own' (9 of 12)",
     ]

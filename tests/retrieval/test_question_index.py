@@ -114,9 +114,9 @@ def test_a_hybrid_weighs_questions_and_passages(body):
 
 
 def test_filled_matching_follows_every_known_answer(body):
-    with pytest.raises(InputError, match="none were searched for; run querywright questions fill body, or"):
+    with pytest.raises(InputError, match="no answers are stored; run querywright questions fill body, or"):
         found(body(), match="filled")
-    with pytest.raises(InputError, match="none are stored that are still valid"):
+    with pytest.raises(InputError, match="all stored answers are outdated"):
         found(body(answers=[]), match="filled")
     before = body().fingerprint
     index = body(answers=[(question_id("salt", "bread 12"), "rest"), (question_id("cuff", "arm? 2"), "feet")])
@@ -154,7 +154,7 @@ def test_stale_questions_lead_nowhere_and_are_told(body, build, home, caplog):
     build(home, "body", [replace(SALT, title="Salt"), *PASSAGES[2:]], Angles(), prune=True)
     with caplog.at_level(logging.WARNING):
         index = QuestionIndex("body", embedder=Angles(), home=home)
-    assert "5 of 8 questions of the collection 'body'" in caplog.text  # salt has a title now, feet is gone
+    assert "5 of 8 questions for the collection 'body'" in caplog.text  # salt has a title now, feet is gone
     assert "querywright questions build body" in caplog.text
     assert (found(index), found(before)) == (["tea", "cuff"], ["salt", "feet", "tea", "cuff"])
     assert index.fingerprint != before.fingerprint
@@ -162,7 +162,9 @@ def test_stale_questions_lead_nowhere_and_are_told(body, build, home, caplog):
 
 def test_no_questions_and_questions_of_another_embedder(home, build, body):
     build(home, "body", PASSAGES, Angles())
-    with pytest.raises(CollectionError, match=r"no collection 'body-questions' .*build it: querywright quest"):
+    with pytest.raises(
+        CollectionError, match=r"no collection 'body-questions' .*build the collection with querywright quest"
+    ):
         QuestionIndex("body", embedder=Angles(), home=home)
     body()
     other = Angles("other")
@@ -202,8 +204,8 @@ def test_dates_are_in_order(older, newer):
     ("values", "message"),
     [
         ({"match": "furthest"}, "match must be one of nearest, hybrid, filled, prototypes, but got 'furthest'"),
-        ({"coverage": math.nan}, "coverage must be a number of 0 or more, but got nan"),
-        ({"weight": 1.5}, "weight must be 0 to 1, but got 1.5"),
+        ({"coverage": math.nan}, "coverage must be 0 or more, but got nan"),
+        ({"weight": 1.5}, "weight must be from 0 to 1, but got 1.5"),
         ({"depth": 0}, "depth must be 1 or more, but got 0"),
     ],
 )

@@ -104,7 +104,7 @@ def test_what_a_reranker_tells_about_itself(folder, reranker, saved):
 
 @pytest.mark.parametrize("name", ["", "  ", "/no/such/folder", "./none", "a/b/c", "../x"])
 def test_a_folder_that_there_is_not(name):
-    with pytest.raises(ModelError, match=r"no folder with a cross-encoder at .*use the path of such a folder"):
+    with pytest.raises(ModelError, match=r"no cross-encoder folder at .*use the path of a cross-encoder folder"):
         resolve_reranker(name)
 
 

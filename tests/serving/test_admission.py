@@ -63,8 +63,8 @@ def test_pages_of_other_sites_cannot_ask_and_ours_load_nothing_from_elsewhere(ru
         ({"token": "with a \n line end in it"}, "printable"),
         ({"concurrency": 0}, "concurrency"),
         ({"deadline": float("nan")}, "deadline"),
-        ({"grace": float("inf")}, "grace must be 0.001 or more, and finite, but got inf"),
-        ({"port": 70_000}, "port must be from 0 to 65535, but got 70000"),
+        ({"grace": float("inf")}, "grace must be a finite number of at least 0.001, but got inf"),
+        ({"port": 70_000}, "port must be between 0 and 65535, but got 70000"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(changes, named):

@@ -105,5 +105,5 @@ def test_the_page_changes_nothing(ask):
 
 
 def test_a_port_that_is_taken_is_said(ask, folder):
-    with pytest.raises(InputError, match="give another --port"):
+    with pytest.raises(InputError, match="try a different --port"):
         Viewer(folder, ask.viewer.server_address[1])

@@ -38,7 +38,7 @@ def opened(program: ProgramSource, **options: Any) -> LoadedProgram:
     if isinstance(program, str | Path):
         return load(program, **options)
     raise InputError(
-        "pass the path of an artifact, or a program from querywright.load, but not a "
+        "a program must be the path of an artifact or the return value of querywright.load, but got a "
         f"{type(program).__name__}: {program!r}"
     )
 
@@ -51,8 +51,8 @@ def missing(extra: str, error: ImportError) -> InputError:
         error: The import error.
     """
     return InputError(
-        f"querywright.adapters.{extra.replace('-', '_')} needs the extra {extra}: pip install 'querywright[{extra}]' "
-        f"({error})"
+        f"querywright.adapters.{extra.replace('-', '_')} requires the extra {extra} ({error}); run: pip install "
+        f"'querywright[{extra}]'"
     )
 
 

@@ -107,7 +107,7 @@ def save_module(
         "program.md",
         name=Path(path).resolve().name,
         program=program,
-        made=f", tuned inside a larger DSPy program on {today()} for the LM `{lm.model}`. It began as the artifact "
+        made=f", tuned inside a larger DSPy program on {today()} for the LM `{lm.model}`, starting from the artifact "
         f"{origin.id}.",
         **dict.fromkeys(("sentence", "said", "tested", "sentences"), ()),
     )

@@ -35,8 +35,8 @@ class _Component:
     ) -> None:
         if lm is not None and "//" in lm:
             raise InputError(
-                f"the LM {lm!r} contains an address, which a saved pipeline must not contain; set the address in the "
-                "provider's environment variable, or pass a program from querywright.load"
+                f"lm must be a name without a URL, because pipelines are saved to files, but got {lm!r}; set the URL "
+                "in the provider's environment variable, or pass a program from querywright.load"
             )
         self.program = program if isinstance(program, LoadedProgram) else str(program)
         self.lm, self.home, self.verify = lm, home, verify

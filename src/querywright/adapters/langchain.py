@@ -76,7 +76,10 @@ def _question(given: Any) -> tuple[str, list[str] | None]:
     if isinstance(given, Mapping) and isinstance(given.get("question"), str):
         options = given.get("options")
         return given["question"], None if options is None else list(options)
-    raise InputError(f'give a question, or {{"question": "...", "options": ["...", "..."]}}, but not {given!r}')
+    raise InputError(
+        f'the input must be a question or a dict such as {{"question": "...", "options": ["...", "..."]}}, but got '
+        f"{given!r}"
+    )
 
 
 def _document(passage: Passage, score: float | None, metadata: dict[str, Any]) -> Document:

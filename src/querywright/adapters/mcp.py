@@ -20,9 +20,9 @@ try:
 except ImportError as error:
     raise missing("mcp", error) from error
 
-Question = Annotated[str, Field(description="The question, in full.")]
+Question = Annotated[str, Field(description="The full question.")]
 Options = Annotated[
-    list[str] | None, Field(description="The options of a multiple-choice question; omit them for other questions.")
+    list[str] | None, Field(description="The options for a multiple-choice question; omit them for other questions.")
 ]
 
 
@@ -32,8 +32,8 @@ class Passage(BaseModel):
     id: str
     title: str
     text: str
-    rank: int = Field(description="1 for the best.")
-    queries: list[str] = Field(description="The searches that found it.")
+    rank: int = Field(description="Rank of the passage, starting from 1 for the best.")
+    queries: list[str] = Field(description="Search queries that found the passage.")
 
 
 class Query(BaseModel):
@@ -46,16 +46,16 @@ class Query(BaseModel):
 class RetrievalResult(BaseModel):
     """Passages, and how they were found."""
 
-    passages: list[Passage] = Field(description="Best first.")
+    passages: list[Passage] = Field(description="Retrieved passages, best first.")
     queries: list[Query]
-    fallbacks: list[str] = Field(description="Steps that failed and were replaced with a simpler step.")
+    fallbacks: list[str] = Field(description="Steps that failed; each was replaced with a simpler step.")
 
 
 class Answer(RetrievalResult):
     """An answer, and the passages that it is based on."""
 
-    answer: str | None = Field(description="None if the program has no reader.")
-    support: list[str] | None = Field(description="Ids of the passages that support the answer; None if unknown.")
+    answer: str | None = Field(description="The answer; null if the program has no reader.")
+    support: list[str] | None = Field(description="IDs of the passages that support the answer; null if unknown.")
 
 
 def server(program: ProgramSource, *, name: str = "querywright") -> MCPServer[Any]:
@@ -72,8 +72,8 @@ def server(program: ProgramSource, *, name: str = "querywright") -> MCPServer[An
     made = MCPServer[Any](
         name,
         version=__version__,
-        instructions=f"Answers questions from the passages of {manifest.collection or 'a collection of the user'}; "
-        f"technique {manifest.technique}, reader {manifest.reader or 'none'}.",
+        instructions=f"Answers questions from passages in {manifest.collection or 'your collection'}. "
+        f"Technique: {manifest.technique}. Reader: {manifest.reader or 'none'}.",
         log_level="WARNING",
     )
     reads = ToolAnnotations(read_only_hint=True, destructive_hint=False, open_world_hint=False)

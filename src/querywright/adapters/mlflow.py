@@ -98,7 +98,7 @@ def _parts(result: Any) -> tuple[dict[str, Any], list[str], Comparison | None, _
         tried = [(one.name, {"prompt": one.prompt, **one.knobs}, _metrics(one.dev, of="dev/")) for one in result.arms]
         return given, [result.sentence], result.compared, tried
     if isinstance(result, Snapshot):
-        outcome = result.outcome or {"sentence": "It is not finished."}
+        outcome = result.outcome or {"sentence": "The study is not finished."}
         given = {name: getattr(result.spec, name) for name in _OF_STUDY}
         given |= {name: outcome[name] for name in ("recommended", "verdict") if name in outcome}
         tried = []
@@ -109,7 +109,7 @@ def _parts(result: Any) -> tuple[dict[str, Any], list[str], Comparison | None, _
             tried.append((one.name, about, {**_metrics(one.dev, of="dev/"), **values}))
         return given, [outcome["sentence"]], result.compared, tried
     raise InputError(
-        "log takes the return value of evaluate, compare, or compile, or the Snapshot of a study, but got "
+        "the result to log must be the return value of evaluate, compare, or compile, or a study's Snapshot, but got "
         f"{result!r:.80}"
     )
 

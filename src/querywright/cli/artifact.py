@@ -18,7 +18,7 @@ from cyclopts import Parameter
 from querywright.cli import options as opt
 from querywright.cli.show import emit, one_line, progress, say, show_facts, show_table
 
-ArtifactFolder = Annotated[Path, Parameter(help="The folder that querywright compile wrote.")]
+ArtifactFolder = Annotated[Path, Parameter(help="An artifact folder from querywright compile.")]
 
 DIFFERS = 2
 """Exit status if a check fails."""
@@ -52,6 +52,7 @@ def verify_command(
     *,
     writer: opt.WriterLM = opt.WriterLM(),
     digest: opt.Digest | None = None,
+    technique: opt.OwnTechnique = None,
     lm: opt.LMOptions = opt.LMOptions(),
     output: opt.Output = opt.Output(),
 ) -> int:
@@ -62,10 +63,12 @@ def verify_command(
     Example: querywright artifact verify artifacts/hcqr --digest sha256:...
 
     Args:
-        digest: The digest that the artifact must have; artifact show prints it.
+        digest: Required digest of the artifact, as printed by artifact show.
     """
     from querywright.optimize.artifacts.verify import passed, verify
+    from querywright.technique_names import import_technique
 
+    import_technique(technique)
     asked = {"lm": lm.for_artifact(artifact, output.home), "writer_lm": writer.beside(lm)}
     with progress("reading the artifact") as update:
         checks = verify(artifact, **asked, home=output.home, digest=digest, progress=update)
@@ -131,7 +134,7 @@ def _show_scores(rows: Iterable[tuple[str, Mapping[str, str], Mapping[str, Any]]
         for name, more, scores in told
     ]
     if table:
-        show_table("On test, evaluated once; mean and 95 % interval", table)
+        show_table("Test results (evaluated once): mean with 95% interval", table)
 
 
 def _percent(score: Mapping[str, Any] | None) -> str:

@@ -48,36 +48,39 @@ def ask(
         question: The question.
         option: An option to choose from. Repeatable.
         artifact: A compiled program.
-        technique: An untuned technique to use instead of an artifact, by name or as FILE.py:NAME.
+        technique: An untuned technique to use instead of an artifact, by name or as FILE.py:NAME. With an artifact:
+            the code of its technique if it is not built in.
         history: A turn of the conversation before the question, earliest first. Repeatable.
         verify: Replay the artifact's golden answers first.
         accept: Load the artifact even if most of its collection changed.
         trace: Show the LM calls and searches of each step.
-        prompts: Show each LM call's prompt and answer.
+        prompts: Show the prompt and answer of each LM call.
     """
     from querywright.models.transcript import Transcript
     from querywright.models.usage import metered
     from querywright.optimize.failures import Failures
     from querywright.programs.base import checked_options
+    from querywright.technique_names import import_technique
 
     options = list(option)
     checked_options(question, options or None)
     before = {"history": list(history)} if history else {}
     if artifact is not None:
         given = {
-            "--technique": technique, "--knob": search.knob, "--reader": reader != "auto",
+            "--knob": search.knob, "--reader": reader != "auto",
             "--embedder": search.embedder != "embedded", "--engine": search.engine,
         }  # fmt: skip
         clashing = [name for name, value in given.items() if value]
         if clashing:
             raise InputError(
-                f"an artifact has its own technique, knobs, reader, and engine; leave out {', '.join(clashing)}"
+                f"an artifact has its own knobs, reader, embedder, and engine; remove {', '.join(clashing)}"
             )
+        import_technique(technique)
         program = _compiled(artifact, options, search, lm, output.home, verify, accept)
     elif verify:
-        raise InputError("--verify replays an artifact's golden answers; name one with --artifact")
+        raise InputError("--verify replays the golden answers of an artifact; add --artifact FOLDER")
     elif technique is None:
-        raise InputError("name a program: --artifact FOLDER, or --technique NAME with --collection NAME")
+        raise InputError("choose a program: use --artifact FOLDER, or --technique NAME with --collection NAME")
     else:
         program = _technique(technique, Question("asked", question, tuple(options)), reader, search, lm, output.home)
     with Transcript() as transcript, metered() as meter:
@@ -103,7 +106,7 @@ def _compiled(
 
     manifest = read_artifact(artifact).manifest
     if manifest.reader == "multiple_choice" and not options:
-        raise InputError("this artifact chooses between options; give at least two with --option")
+        raise InputError("the reader in this artifact chooses between options; pass at least two with --option")
     return load(
         artifact, lm=lm.for_artifact(manifest, home), **search.searched.given, **search.helpers.given(lm), home=home,
         verify=verify, accept=accept,
@@ -121,8 +124,8 @@ def _technique(
 
     engine, compares = search.engine_of(technique), technique_named(technique).NEEDS_OPTIONS
     if not question.options and (compares or reader == "multiple_choice"):
-        what = technique if compares else "the reader multiple_choice"
-        raise InputError(f"{what} compares options; give at least two with --option")
+        what = technique if compares else "the 'multiple_choice' reader"
+        raise InputError(f"{what} chooses between options; pass at least two with --option")
     workspace = lm.open(home, keeps=False, asks=False)
     defaults = ArmDefaults(**search.given(lm), engine=engine, reader=reader)
     ready = open_experiment([technique], [question], workspace, defaults=defaults, tell=note)
@@ -152,11 +155,11 @@ def _as_data(found: Any) -> dict[str, Any]:
 
 def _show(found: Any, trace: bool, asked: Sequence[Exchange]) -> None:
     if found.answer is None:
-        say("no answer: the program has no reader and only finds passages", style="dim")
+        say("no answer: the program has no reader, so it only finds passages", style="dim")
     else:
         say(f"answer: {found.answer or '(none)'}", style="bold")
     if found.support is not None:
-        say(f"based on: {', '.join(found.support) or '(nothing)'}")
+        say(f"based on: {', '.join(found.support) or '(no passages)'}")
     if trace:
         _show_steps(found.steps)
     for number, call in enumerate(asked, 1):
@@ -168,7 +171,7 @@ def _show(found: Any, trace: bool, asked: Sequence[Exchange]) -> None:
         say(f"[{number}] {passage.id}  {passage.title}".rstrip(), style="cyan")
         say(passage.text, indent=4)
     if found.fallbacks:
-        say(f"fell back: {', '.join(found.fallbacks)}", style="yellow")
+        say(f"steps that fell back to a simpler method: {', '.join(found.fallbacks)}", style="yellow")
 
 
 def _show_steps(steps: Iterable[Record]) -> None:
@@ -183,9 +186,9 @@ def _told(step: Record) -> Iterator[str]:
     if step.kind == "search":
         for text, ids in step.made.items():
             more = len(ids) - SHOWN_PASSAGES
-            yield f"{text} -> {', '.join(ids[:SHOWN_PASSAGES]) or 'nothing'}" + (f" and {more} more" * (more > 0))
+            yield f"{text} -> {', '.join(ids[:SHOWN_PASSAGES]) or 'no passages'}" + (f" and {more} more" * (more > 0))
         for id, question in list(step.given.get("through", {}).items())[:SHOWN_PASSAGES]:
-            yield f"{id} through: {question}"
+            yield f"{id} matched through its question: {question}"
         return
     told = step.made if isinstance(step.made, Mapping) else {}
     if step.kind == "gate":
@@ -193,4 +196,4 @@ def _told(step: Record) -> Iterator[str]:
     for name, value in told.items():
         yield f"{name}: {'; '.join(map(str, value)) if isinstance(value, list) else value}"
     if not told:
-        yield "the answer could not be read" if step.made is None else str(step.made)
+        yield "the LM's answer could not be read" if step.made is None else str(step.made)

@@ -19,12 +19,12 @@ collections_app = opt.make_app("collections", "List, show, and delete collection
 
 @collections_app.command(name="list")
 def list_command(place: str | None = None, /, *, output: opt.Output = opt.Output()) -> None:
-    """List the collections of the workspace, or of your Chroma.
+    """List the collections in a workspace or in Chroma.
 
     Example: querywright collections list
 
     Args:
-        place: A different workspace, or your Chroma: FOLDER or http://HOST:PORT.
+        place: A different workspace, or a Chroma database: FOLDER or http://HOST:PORT.
     """
     from querywright.retrieval.addresses import collections_at
     from querywright.retrieval.collection import list_collections
@@ -33,13 +33,13 @@ def list_command(place: str | None = None, /, *, output: opt.Output = opt.Output
     if place is not None and ("://" in place or (home / "chroma.sqlite3").is_file()):
         rows: list[dict[str, Any]] = [{"collection": name, "passages": n} for name, n in collections_at(place).items()]
     elif not home.is_dir():
-        raise InputError(f"there is no folder {place!r}; give the folder of a workspace or of your Chroma")
+        raise InputError(f"the folder {place!r} does not exist; pass the folder of a workspace or of a Chroma database")
     else:
         rows = [_facts(name, home) for name in list_collections(home)]
 
     def shown() -> None:
         if not rows:
-            say(f"no collections in {place or home}; make one: querywright index NAME SOURCE")
+            say(f"no collections in {place or home}; to create one, run querywright index NAME SOURCE")
             return
         short = [{**row, "fingerprint": row["fingerprint"][:12]} if "fingerprint" in row else row for row in rows]
         show_table("Collections", [{name: str(value) for name, value in row.items()} for row in short])
@@ -54,7 +54,7 @@ def show_command(collection: str, /, *, passages: opt.Whole = 3, output: opt.Out
     Example: querywright collections show mine
 
     Args:
-        collection: The collection's name, or a collection in your Chroma: FOLDER#NAME or http://HOST:PORT#NAME.
+        collection: The collection's name, or a collection in Chroma: FOLDER#NAME or http://HOST:PORT#NAME.
         passages: Number of passages to show.
     """
     from querywright.retrieval.addresses import is_address, open_collection
@@ -87,7 +87,8 @@ def show_command(collection: str, /, *, passages: opt.Whole = 3, output: opt.Out
     def shown() -> None:
         show_facts(facts)
         for key, about in told.items():
-            say(f"metadata {key}: {about['passages']} passages, such as {', '.join(map(str, about['values']))}", hang=4)
+            values = ", ".join(map(str, about["values"]))
+            say(f"metadata key {key!r}; passages: {about['passages']}; common values: {values}", hang=4)
         show_facts({"passage": first} if first else {})
 
     emit(output.as_json, {**facts, "keys": told, "first": first}, shown)
@@ -112,12 +113,13 @@ def delete_command(collection: str, /, *, yes: opt.Flag = False, output: opt.Out
         raise no_collection(collection, output.folder)
     if not yes:
         if not sys.stdin.isatty():
-            raise InputError(f"without a terminal, {collection} is deleted only with --yes")
-        note(f"Delete {collection} with {_facts(collection, output.folder)['passages']} passages? [y/N] ")
+            raise InputError(f"cannot ask for confirmation without a terminal; to delete {collection!r}, add --yes")
+        passages = _facts(collection, output.folder)["passages"]
+        note(f"Delete the collection {collection!r} (passages: {passages})? [y/N] ")
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            raise InputError(f"{collection} is not deleted")
+            raise InputError(f"the collection {collection!r} was not deleted")
     delete_collection(collection, output.folder)
-    emit(output.as_json, {"deleted": collection}, lambda: say(f"{collection} is deleted"))
+    emit(output.as_json, {"deleted": collection}, lambda: say(f"deleted the collection {collection!r}"))
 
 
 def _facts(name: str, home: Path) -> dict[str, Any]:

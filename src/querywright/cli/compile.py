@@ -51,26 +51,27 @@ def compile_command(
     """Tune a technique's prompts and knobs; save the best program.
 
     Prompts and knobs are tuned together on dev, and the best program is compared with the baseline once on test. If you
-    set a knob here, it is fixed; if you give a list of values (--knob top_k=3,5,10) or a range (--knob top_k=1..10), it
-    is searched.
+    set a knob to one value, the knob is fixed; if you pass a list of values (--knob top_k=3,5,10) or a range (--knob
+    top_k=1..10), the knob is tuned.
 
     Example: querywright compile hcqr --data questions.jsonl --collection mine --out artifacts/mine
 
     Args:
         technique: A name from querywright techniques.
-        save_to: Folder for the artifact. The same command resumes; a folder with a different program is an error.
+        save_to: Folder for the artifact. To resume, run the same command again. The folder must not contain a different
+            program.
         replace: Replace a different program in the folder.
-        sizes: Number of questions in train,dev,test, such as 20,40,80. Default: 30 %, 30 %, 40 % of all.
+        sizes: Number of questions in train,dev,test, such as 20,40,80. Default: 30%, 30%, and 40% of all.
         objective: decision_useful, accuracy, both, a metric such as recall@5 or judged_useful, or MODULE:FUNCTION;
             auto: judged_useful if --judge-lm is given, or the metric of --judge; else decision_useful if evidence is
             labeled, else accuracy. Repeatable, and may include costs (lm_calls, tokens, seconds, dollars); the first
-            decides.
+            objective decides.
         teleprompter: Name of the DSPy optimizer; pass an unknown name to list all.
         argument: Argument for the teleprompter, such as num_trials=10. Repeatable.
         trials: Number of trials.
         max_passages: Maximum number of passages that each program shows the reader. Default: 5.
         seed: Seed for the split, the demonstrations, and the search.
-        reader_check: Number of questions, of those left over by --sizes, to answer only with closed book and oracle
+        reader_check: Number of questions left over after --sizes on which to evaluate only closed book and oracle
             evidence.
         allow_copies: Also try prompts that copy training questions, answers, or passages. Default: leave them out.
         slice: Also break the test results down by a question column, or by known: whether the LM answers a question
@@ -149,29 +150,29 @@ def show_compiled(tuned: Compilation, *, verbose: bool = False) -> None:
     if tuned.corrected is not None:
         dev, corrected = map(_per_cent, tuned.corrected)
         notes.append(
-            f"the best of {len(tuned.arms)} arms has {dev} on dev, where it was chosen; about {corrected} is expected "
-            "on new questions (the winner's curse); see test"
+            f"the best of {len(tuned.arms)} arms scored {dev} on dev, where it was chosen; because of the winner's "
+            f"curse, expect about {corrected} on new questions. The test results below show the actual score"
         )
     for why in dict.fromkeys(tuned.failed.values()):
-        notes.append(f"left out, {why}: {', '.join(name for name, said in tuned.failed.items() if said == why)}")
+        notes.append(f"left out ({why}): {', '.join(name for name, said in tuned.failed.items() if said == why)}")
     notes += pool_notes([changed(arm.dev, name=arm.name) for arm in best], splits.dev)
-    notes += [f"no prompts of {name}: {why}" for name, why in tuned.nothing.items()]
+    notes += [f"could not create the prompts {name!r}: {why}" for name, why in tuned.nothing.items()]
     show_table(
-        f"dev, {len(splits.dev)} questions, per cent: best {len(arms)} of {len(tuned.arms)} arms, knobs that differ",
+        f"dev, {len(splits.dev)} questions, in percent: best {len(arms)} of {len(tuned.arms)} arms, with changed knobs",
         arms,
         notes=notes,
     )
     title = f"test, {len(splits.test)} questions"
     show_scores(title, tuned.test, workspace, verbose=verbose, notes=tuned.notes)
-    show_verdicts(tuned.comparisons, verbose=verbose, sentence=False)
+    show_verdicts(tuned.comparisons, verbose=verbose)
     show_slices(tuned.comparisons, tuned.slices)
     say(
-        f"recommended: {tuned.recommended} (chosen on dev); demonstrations: technique "
-        f"{'none' if tuned.compiled.prompt == UNTUNED else 'yes'}, reader "
-        f"{'yes' if tuned.reader_demos else 'none'}"
+        f"recommended: {tuned.recommended} (chosen on dev); demonstrations for the technique: "
+        f"{'no' if tuned.compiled.prompt == UNTUNED else 'yes'}, for the reader: "
+        f"{'yes' if tuned.reader_demos else 'no'}"
     )
     can_gain = tuned.verdict != "gain" and tuned.program.technique.LM_STAGES
-    advice = "; a stronger LM may change that: --lm openai/..." if can_gain else ""
+    advice = "; a stronger LM may do better (--lm openai/...)" if can_gain else ""
     say(f"{tuned.sentence}{advice}", style="bold")
     stages = "; ".join(f"{stage} {cost.calls} ({cost.saved} cached)" for stage, cost in tuned.costs.items())
     for line in (f"LM calls by stage: {stages}" if verbose else "", workspace.cost_line()):
@@ -201,8 +202,10 @@ def split_sizes(text: str | None) -> tuple[int, int, int] | None:
     if text is None:
         return None
     if not re.fullmatch(r"\s*[0-9]+\s*(,\s*[0-9]+\s*){2}", text):
-        raise InputError(f"--sizes takes three whole numbers such as 20,40,80, but got {text!r}")
+        raise InputError(f"--sizes must be three positive integers, such as 20,40,80, but got {text!r}")
     train, dev, test = (int(part) for part in text.split(","))
     if min(train, dev, test) < 1:
-        raise InputError(f"--sizes takes numbers of 1 or more, but got {text!r}: train, dev and test are all needed")
+        raise InputError(
+            f"--sizes must be three positive integers, but got {text!r}; train, dev, and test each need questions"
+        )
     return train, dev, test

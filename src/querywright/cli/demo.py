@@ -49,7 +49,7 @@ def demo(
 ) -> None:
     """Choose a technique, then compile HCQR and ask it.
 
-    The technique is chosen for documents that no LM has read. HCQR is then compiled, saved, loaded, and asked a
+    The technique is chosen for documents that no LM has seen. HCQR is then compiled, saved, loaded, and asked a
     question. By default, a large LM's answers are replayed from a recording; --lm NAME sends the prompts to an LM
     instead.
 
@@ -81,7 +81,7 @@ def demo(
     if live or output.as_json:
         return
     _ask(save_to, splits.test[0], workspace)
-    say("next, your data:", style="bold")
+    say("next steps with your data:", style="bold")
     for line in NEXT:
         say(line, indent=2)
 
@@ -92,7 +92,7 @@ def _opened(lm: opt.LMOptions, name: str, recorded: bool, output: opt.Output, ru
 
     if recorded:
         head, answers = read_recording(packaged_recording(name))
-        note(f"{name}: the LM is {head.model}; {len(answers):,} answers, recorded on {head.made}")
+        note(f"{name}: replaying {len(answers):,} answers from {head.model}, recorded on {head.made}")
     return (replace(lm, lm=f"{PREFIX}{name}") if recorded else lm).open(output.home, run.threads)
 
 
@@ -126,8 +126,8 @@ def _handbook(workspace: Workspace, output: opt.Output, run: opt.Threads) -> Non
         )  # fmt: skip
     won = {one.arm: one.test for one in compared.comparisons if one.metric == "accuracy"}
     show_table(
-        f"{len(splits['test'])} test questions about a handbook that no LM has read, {HANDBOOK_BUDGET} passages, "
-        f"{workspace.lm.model}",
+        f"{len(splits['test'])} test questions about a handbook that no LM has seen; passages per question: "
+        f"{HANDBOOK_BUDGET}; LM: {workspace.lm.model}",
         [
             {
                 "arm": one.name,
@@ -139,7 +139,7 @@ def _handbook(workspace: Workspace, output: opt.Output, run: opt.Threads) -> Non
             for one in compared.arms
         ],
         notes=[
-            "in per cent; won : lost: answers compared with the baseline; LM calls and tokens are per question",
+            "scores in percent; won : lost compares the answers with the baseline's; LM calls and tokens per question",
             f"the study compared {', '.join(SEARCHED)} on {len(splits['dev'])} dev questions: {found.sentence}",
         ],
     )  # fmt: skip
@@ -151,7 +151,7 @@ def _ask(artifact: Path, question: Question, workspace: Workspace) -> None:
 
     program = load(artifact, lm=workspace.lm, home=workspace.home, verify=True)
     found = program(question.question, list(question.options))
-    say(f'load("{artifact}", lm=..., verify=True) repeats its golden answers. Question:', style="bold")
+    say(f'load("{artifact}", lm=..., verify=True) replayed the golden answers. Question:', style="bold")
     say(question.question, indent=2)
     for query in found.queries:
         say(f"searched ({query.role}): {query.text}", indent=4)

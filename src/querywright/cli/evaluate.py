@@ -52,7 +52,7 @@ class Options:
         arms, judging, lm = self.arms, self.judging, self.lm
         if judging.guidelines is not None:
             check_file(judging.guidelines, "--guidelines")
-        with progress("opening questions, collection and models") as update:
+        with progress("opening questions, collection, and models") as update:
             return compare(
                 named, self.data.source, lm=workspace, reading=self.data.given, **arms.given(lm), engine=arms.engine,
                 reader=arms.reader, max_passages=arms.max_passages, metrics=arms.metric, judge=judging.judge,
@@ -68,14 +68,14 @@ class Options:
         title, verbose = f"{self.data.source}: {len(found.questions)} questions", self.output.verbose
         notes = [*found.notes, "; ".join(found.remarks)]
         show_scores(title, [*found.arms, *found.references], workspace, verbose=verbose, notes=notes)
-        show_verdicts(found.comparisons, verbose=verbose)
+        show_verdicts(found.comparisons, verbose=verbose, programs=found.programs)
         by = f", {found.labelled_by}" if found.labelled_by else ""
         if found.references and found.diagnosis is not None:
             rows = lost_rows(found.diagnosis)
             meanings = [f"{stage}: {meaning}" for stage, meaning in MEANING.items() if stage in rows[0]]
             show_table(f"Where answers are lost{by}", rows, notes=meanings)
         if found.references and found.decisions:
-            show_table(f"What the passages did to the decisions{by}", decision_rows(found.decisions), notes=[DECIDED])
+            show_table(f"How passages changed the answers{by}", decision_rows(found.decisions), notes=[DECIDED])
         show_slices(found.comparisons, found.slices)
         if cost := workspace.cost_line():
             say(cost)
@@ -91,7 +91,7 @@ def evaluate_command(arm: opt.Arms = (), /, *, given: Options, rows: opt.File | 
     Args:
         arm: Techniques (NAME, NAME@ENGINE, NAME:KNOB=VALUE,...), artifact folders, and your programs (FILE.py:NAME).
             Default: closed_book, plain, and (if the questions have options) hcqr.
-        rows: File for every question's result, in JSON lines.
+        rows: File for the results per question, in JSON Lines format.
     """
     if rows is not None:
         check_file(rows, "--rows")
@@ -103,7 +103,7 @@ def evaluate_command(arm: opt.Arms = (), /, *, given: Options, rows: opt.File | 
     emit(given.output.as_json, data, lambda: given.show(found, workspace))
     if rows is not None:
         _write_rows(rows, found)
-        note(f"every question's result: {rows}")
+        note(f"results per question: {rows}")
     log(found, name=Path(given.data.source).name, params=found.facts)
 
 
@@ -119,8 +119,7 @@ def compare_command(
 
     The output shows where answers are lost, and the folder also gets every question's result. Closed book and oracle
     evidence run too if there is a reader and labeled evidence. To resume an interrupted run, run the same command
-    again; finished answers are cached. Arms that you evaluate later on the same questions and with the same options are
-    added to those in the folder.
+    again; finished answers are cached. To add arms to the folder later, use the same questions and options.
 
     Example: querywright compare plain@bm25 hyde artifacts/mine --data questions.jsonl --collection mine --out results
 
@@ -143,14 +142,14 @@ def compare_command(
     files = found.save(save_to, command=command)
     emit(given.output.as_json, {**found.to_json(), "files": files}, lambda: given.show(found, workspace))
     if not given.output.as_json:
-        note(f"report: {files[REPORT]}; every question: {files[ROWS]}")
+        note(f"report: {files[REPORT]}; results per question: {files[ROWS]}")
     log(found, name=save_to.name, params=found.facts, kept=[files[SUMMARY]])
 
 
 def _write_rows(path: Path, found: Comparison) -> None:
-    stands = "the results above are valid, and the same command calls no LM again"
+    stands = "the results above are valid, and rerunning the command makes no LM calls"
     with (
-        writing(f"{path.name!r}", stands, "--rows"),
+        writing(f"{path.name!r}", stands, "--rows path"),
         open(path, "w", encoding="utf-8", errors="replace", opener=private) as file,
     ):
         for one in found.arms:

@@ -25,8 +25,8 @@ Passages = Annotated[
     str,
     Parameter(
         help="Documents (.md, .rst, .txt, .html, .pdf, .docx, .ipynb): files or a folder. Or rows: a .jsonl, .csv, "
-        ".tsv, .json or .parquet file, a folder with one (BEIR, AutoRAG), sample, or hf:NAME: a dataset of the hub, or "
-        f"{names_of('passages')}."
+        ".tsv, .json, or .parquet file, a folder with such a file (BEIR, AutoRAG), sample, hf:NAME (a dataset on the "
+        f"Hugging Face Hub), or one of {names_of('passages')}."
     ),
 ]
 
@@ -35,7 +35,7 @@ def index(
     collection: str,
     passages: Passages,
     /,
-    *others: Annotated[str, Parameter(help="Further documents.")],
+    *others: Annotated[str, Parameter(help="More documents.")],
     chunk_size: opt.Count | None = None,
     chunk_overlap: opt.Whole | None = None,
     prune: opt.Flag = False,
@@ -46,14 +46,14 @@ def index(
 ) -> None:
     """Put passages into a collection.
 
-    Unchanged passages are not embedded again.
+    Only new and changed passages are embedded.
 
     Example: querywright index textbooks corpus.jsonl --column text=contents
 
     Args:
         collection: Name of the collection.
         chunk_size: Maximum number of words in a passage when documents are split. Default: 150.
-        chunk_overlap: Maximum number of words that a passage repeats from the previous one if a paragraph is split.
+        chunk_overlap: Maximum number of words that a passage repeats from the previous passage if a paragraph is split.
             Default: 20.
         prune: Remove passages that are not in the source.
         workers: Number of Ray processes for embedding; needs the ray extra. Default: only this process.
@@ -68,8 +68,8 @@ def index(
     is_read = names_documents(source)
     if (data != opt.RowOptions()) if is_read else sizes:
         raise InputError(
-            "--chunk-size and --chunk-overlap are for documents, and --column, --limit, and --split are for rows; "
-            "leave out the options that do not fit the source"
+            "--chunk-size and --chunk-overlap apply only to documents; --column, --limit, and --split apply only to "
+            "rows. Remove the options that do not fit the source"
         )
     if not is_read:
         found = read_passages(passages, **data.given)
@@ -94,7 +94,7 @@ def index(
     for line in report.notes:
         note(f"warning: {line}")
     if report.stayed:
-        note(f"{report.stayed} passages from earlier sources stay; --prune removes them")
+        note(f"passages kept from earlier sources: {report.stayed} (to remove these passages, use --prune)")
 
 
 def _note_files(files: Sequence[DocumentFile]) -> None:
@@ -103,7 +103,7 @@ def _note_files(files: Sequence[DocumentFile]) -> None:
         note(f"{one.name}: {one.format}, {one.title!r}, passages: {one.passages}")
     formats = ", ".join(f"{count} {name}" for name, count in Counter(one.format for one in files).most_common())
     more = "; --json lists all files" if len(files) > SHOWN_FILES else ""
-    note(f"{len(files)} files read ({formats}){more}")
+    note(f"files read: {len(files)} ({formats}){more}")
 
 
 def _embed(passages: Sequence[Passage], embedder: str, workers: int, output: opt.Home) -> None:

@@ -35,10 +35,10 @@ class CaseOptions:
     """Cases labeled by people.
 
     Args:
-        source: Cases labeled by people: a file with question, passage and label, or a folder with corpus.jsonl and
-            questions.jsonl (judged: label by passage id).
+        source: Cases labeled by people: a file with the columns question, passage, and label, or a folder with
+            corpus.jsonl and questions.jsonl (in which judged maps passage IDs to labels).
         limit: Keep only the first N questions.
-        per_question: Keep at most K cases per question, always the same ones, chosen by a hash. Default: all.
+        per_question: Keep at most K cases per question, always the same cases (chosen by a hash). Default: all.
         column: The column's name in your data, such as text=contents. Repeatable.
         seed: Seed for the split and the resampling.
     """
@@ -61,13 +61,13 @@ class CaseOptions:
         )
         bare = sum(one.case.question.answer is None for one in judged) if "right_answer" in judge.needs() else 0
         if bare and bare == len(judged) and named == judge.NAME and judge.OTHER:
-            note(f"no right answers in {data}: judged by {judge.OTHER.NAME}")
+            note(f"no correct answers in {data}, so the judge is {judge.OTHER.NAME!r}")
             return judge.OTHER(), judged
         if bare:
-            other = f", or use the judge {judge.OTHER.NAME}" if judge.OTHER else ""
+            other = f", or use the judge {judge.OTHER.NAME!r}" if judge.OTHER else ""
             raise DataError(
-                f"{data}: {bare} of {len(judged)} cases have no right answer, which the judge {named} reads; give "
-                f"answers{other}"
+                f"{data}: cases without a correct answer: {bare} of {len(judged)}. The judge {named!r} needs correct "
+                f"answers; add the missing answers{other}"
             )
         return judge, judged
 
@@ -121,7 +121,7 @@ def label_command(
             Default: plain.
         save_to: File for the labels: .jsonl or .csv. Labels in an existing file are kept.
         depth: Number of passages to take from each arm for each question, 1 to 50.
-        judge: A usefulness judge, or the path of a saved judge; none leaves all labels to people.
+        judge: A usefulness judge, the path of a saved judge, or none, so that people assign all labels.
     """
     from querywright.api import label
 
@@ -144,7 +144,7 @@ def label_command(
     saved_since = {key: one for key, one in labels().items() if one != earlier.get(key)}
     found = replace(found, labels=tuple({**{one.key: one for one in found.labels}, **saved_since}.values()))
     with writing(
-        f"the labels {save_to.name!r}", "the judge's answers are cached, and the same command again costs nothing"
+        f"the labels {save_to.name!r}", "the judge's answers are cached, so rerunning the command costs nothing"
     ):
         write_labels(save_to, found.labels)
 
@@ -155,10 +155,10 @@ def label_command(
             for label, counts in found.counts.items()
         ]
         questions = len({one.question_id for one in found.labels})
-        title = f"{len(found.labels)} passages of {questions} questions, {found.added} added, {found.asked} judged"
+        title = f"passages: {len(found.labels)} ({found.added} added, {found.asked} judged); questions: {questions}"
         show_table(title, rows, notes=found.notes)
         say(workspace.cost_line())
-        say(f"labels: {save_to}; correct the column label, and use the file with --labels {save_to.name}")
+        say(f"labels: {save_to}; correct the 'label' column, then pass the file with --labels {save_to.name}")
 
     data_of = {name: getattr(found, name) for name in ("added", "asked", "unreadable", "failed")}
     made = {"passages": len(found.labels), **data_of, "labels": found.counts, "file": str(save_to)}
@@ -178,10 +178,10 @@ def calibrate_command(
 
     Grades from 1 to 4 are read as in LiveQA: for usefulness, 4 is ENTAILED, 3 is USEFUL, and 1 and 2 are NOT_USEFUL;
     for answerability, 4 is complete, 3 is partial, and 1 and 2 are none. If there is no correct answer, usefulness is
-    judged without one. Intervals come from resampling questions. If cases name the systems that found a passage or gave
-    an answer (arms), the judge's ranking of the systems is compared with people's ranking (Kendall's tau), because
-    tuning relies on this ranking. If a second person labeled cases (second_label), the agreement between the two people
-    is shown next to the judge's.
+    judged without one. Intervals come from resampling questions. If cases name the systems that found a passage or
+    wrote an answer (arms), the judge's ranking of the systems is compared with people's ranking (Kendall's tau),
+    because tuning relies on this ranking. If a second person labeled cases (second_label), the agreement between the
+    two people is shown next to the judge's.
 
     Example: querywright judge calibrate usefulness --data liveqa-med --per-question 8
 
@@ -253,19 +253,21 @@ def _show_calibration(data: str, found: Calibration, workspace: Workspace, file:
         {"people": label, **{f"judge: {other}": str(count) for other, count in zip(found.labels, row, strict=True)}}
         for label, row in zip(found.labels, found.table, strict=True)
     ]
-    left = f"{found.unreadable} unreadable, {found.failed} failed" if found.unreadable or found.failed else "all read"
-    show_table(f"{Path(data).name}: {found.n} judgments of {found.questions} questions, {left}", rows)
+    left = (
+        f"{found.unreadable} unreadable, {found.failed} failed" if found.unreadable or found.failed else "all readable"
+    )
+    show_table(f"{Path(data).name}: {found.n} judgments on {found.questions} questions, {left}", rows)
     between = {"second person": found.between_people} if found.between_people else {}
-    _show_figures("agreement with people, 95 % interval", {"value": found.figures, **between})
+    _show_figures("agreement with people, with 95% interval", {"value": found.figures, **between})
     if found.graded:
-        _show_figures("scores of whole answers, 95 % interval", {"value": found.graded})
+        _show_figures("scores for whole answers, with 95% interval", {"value": found.graded})
     if found.order is not None:
         arms = [
             {"arm": arm, "people": f"{people:.2f}", "judge": f"{judge:.2f}"}
             for arm, (people, judge) in sorted(found.arms.items(), key=lambda one: -one[1][0])
         ]
-        said = f"Kendall's tau of the two orders of {len(arms)} arms: {shown(found.order)}"
-        show_table("mean score of each arm", arms, notes=[f"{said}; {found.order.reason}".rstrip("; ")])
+        said = f"Kendall's tau between the two rankings of {len(arms)} arms: {shown(found.order)}"
+        show_table("mean score per arm", arms, notes=[f"{said}; {found.order.reason}".rstrip("; ")])
     _show_end(found, workspace, file)
 
 
@@ -276,9 +278,9 @@ def _show_compiled(made: CompiledJudge, workspace: Workspace, file: Path) -> Non
         say(f"dev, {name}: kappa {'undefined' if kappa != kappa else f'{kappa:.2f}'}")
     say(f"chosen on dev: {made.chosen}")
     figures = {"before": made.before.figures, "after": made.after.figures, "difference": made.differences}
-    _show_figures(f"the other half, {made.n} cases judged both times", figures)
+    _show_figures(f"the other half of the questions ({made.n} cases), judged before and after", figures)
     gain = made.differences["kappa"]
-    said = "no difference shown between the judge before and after"
+    said = "no difference shown between the judge before and after compiling"
     if gain.low > 0:
         said = "with the demonstrations, the judge agrees better with people"
     elif gain.high < 0:

@@ -36,7 +36,7 @@ from querywright.cli.view import view
 from querywright.errors import BudgetError, InputError, QuerywrightError
 
 WRONG_INPUT, STOPPED, INTERRUPTED = 2, 3, 130
-INTERRUPTED_LINE = "stopped; finished answers are cached: run the same command again to resume"
+INTERRUPTED_LINE = "stopped; finished answers are cached. To resume, run the same command again"
 GRACE_SECONDS = 5.0
 OPTIONS = {"--retriever": "--collection", "--api-key": "--api-key-env", "--questions": "--data"}
 """Options whose names differ from the Python arguments."""
@@ -53,7 +53,7 @@ _NO_ROOM_OR_RIGHT = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno
 app = make_app(
     "querywright",
     "Retrieval programs in DSPy, compiled for decision-useful retrieval over Chroma.",
-    help_epilogue="Exit status: 0 done, 2 wrong input, 3 the run was stopped (outage, budget, failures), 130 Ctrl-C.",
+    help_epilogue="Exit status: 0 success, 2 invalid input, 3 stopped (outage, budget, or failures), 130 Ctrl-C.",
     version=f"querywright {__version__}",
 )
 COMMANDS: dict[str, Any] = {
@@ -81,7 +81,7 @@ for place, (name, command) in enumerate(COMMANDS.items()):
     app[name].sort_key = place
 
 
-app.register_install_completion_command(help="Install completion for the shell you use.", result_action="return_none")
+app.register_install_completion_command(help="Install tab completion for your shell.", result_action="return_none")
 
 
 def every_command(group: App = app, path: str = "querywright") -> Iterator[tuple[str, App]]:
@@ -120,7 +120,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         wrong, right = SYNONYMS.get((error.command_chain or ("",))[0], ("none", ""))
         text = re.sub(rf"(Unknown option: {wrong}\b).*", rf"\1. Did you mean {right}?", str(error))
         note(f"error: {text}", style="bold red")
-        note(f"see {command} --help")
+        note(f"for usage, run {command} --help")
         return WRONG_INPUT
     except (KeyboardInterrupt, Exception) as error:
         end = _end_of(error)
@@ -149,12 +149,12 @@ def _end_of(error: BaseException) -> tuple[int, str] | None:
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return (
             WRONG_INPUT,
-            f"error: {str(error.filename)[:60]!r}... is too long for the name of a file; give a shorter one",
+            f"error: the file name {str(error.filename)[:60]!r}... is too long; use a shorter name",
         )
     if isinstance(error, OSError) and error.errno in _NO_ROOM_OR_RIGHT:
         return STOPPED, (
-            f"failed: {error.strerror}: {error.filename or 'a file of the workspace'}; make room or make it "
-            "writable; finished answers are cached"
+            f"failed: {error.strerror}: {error.filename or 'a file in the workspace'}; free up disk space, or make the "
+            "file writable. Finished answers are cached"
         )
     from dspy.utils.exceptions import LMError
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
@@ -60,25 +60,29 @@ Slices = Annotated[tuple[str, ...], Parameter(metavar="COLUMN", show_default=Fal
 Columns = Annotated[tuple[str, ...], Parameter(metavar="OURS=THEIRS", show_default=False)]
 Json = Annotated[
     bool,
-    Parameter(
-        name="--json", show_default=False, group="Output", help="Print JSON, and nothing else, on standard output."
-    ),
+    Parameter(name="--json", show_default=False, group="Output", help="Print only JSON on standard output."),
 ]
 Log = Annotated[
     str | None,
     Parameter(
         name="--log", metavar="mlflow[:URI]", group="Output",
-        help="Log parameters, metrics, files, and the report as MLflow runs, at URI or $MLFLOW_TRACKING_URI.",
+        help="Log parameters, metrics, files, and the report to MLflow, at URI or $MLFLOW_TRACKING_URI.",
     ),
 ]  # fmt: skip
 Arms = Annotated[tuple[str, ...], Parameter(metavar="ARM...", show_default=False), checked("arms:check_arm")]
 Technique = Annotated[str, checked("technique_names:check_technique")]
+OwnTechnique = Annotated[
+    str | None,
+    Parameter(
+        name="--technique", metavar="FILE.py:NAME", help="The code of the artifact's technique if it is not built in."
+    ),
+]
 Engine = Annotated[Name, checked("retrieval.engines:check_engine")]
 Reader = Annotated[
     Name, checked("arms:check_reader"),
-    Parameter(help="auto, multiple_choice, short_answer, reasoning, grounded, long_answer or none."),
+    Parameter(help="auto, multiple_choice, short_answer, reasoning, grounded, long_answer, or none."),
 ]  # fmt: skip
-Embedder = Annotated[Name, Parameter(help="embedded, or a sentence-transformers name or path.")]
+Embedder = Annotated[Name, Parameter(help="embedded, or the name or path of a sentence-transformers model.")]
 KNOWN_JUDGE = checked("optimize.judge_files:resolve_judge")
 JudgeName = Annotated[Name, KNOWN_JUDGE]
 Verbose = Annotated[
@@ -89,8 +93,8 @@ Questions = Annotated[
     Parameter(
         name="--data",
         metavar="QUESTIONS",
-        help="A file or folder of labeled questions (also BEIR, AutoRAG, FlashRAG, and Ragas), sample, sample-hard, or "
-        f"hf:NAME: a dataset of the hub, or {names_of('questions')}.",
+        help="A file or folder of labeled questions (also in BEIR, AutoRAG, FlashRAG, or Ragas format), sample, "
+        f"sample-hard, hf:NAME (a dataset on the Hugging Face Hub), or one of {names_of('questions')}.",
     ),
 ]
 
@@ -137,8 +141,8 @@ class LMOptions:
     """The LM.
 
     Args:
-        lm: embedded, gguf:PATH, recording:FILE, or a DSPy model string (openai/...). Default: embedded, or an
-            artifact's own.
+        lm: embedded, gguf:PATH, recording:FILE, or a DSPy model string (openai/...). Default: embedded, or the
+            artifact's LM.
         api_base: URL of an OpenAI-compatible server.
         api_key_env: Environment variable that contains the API key.
         max_calls: Stop after N LM calls.
@@ -146,6 +150,7 @@ class LMOptions:
         max_unreadable: Share of the LM's answers that may be unreadable, at least 0 and less than 1. Default: 0.3.
         max_tokens: Maximum number of tokens in a remote LM's answer, including thinking. Default: 1000, or 16000 for
             OpenAI's reasoning models.
+        structured: Send a remote LM a JSON schema: on, off, or auto (if the LM's server supports one).
     """
 
     lm: Name | None = None
@@ -155,13 +160,15 @@ class LMOptions:
     timeout: Annotated[float | None, Parameter(metavar="SECONDS")] = None
     max_unreadable: Annotated[float | None, Parameter(metavar="SHARE")] = None
     max_tokens: Count | None = None
+    structured: Literal["on", "off", "auto"] = "auto"
 
     @property
     def limits(self) -> Limits:
         """The limits for calls to this LM and to every other LM in the command."""
         from querywright.models.circuit_breaker import Limits
 
-        return Limits.where(timeout=self.timeout, max_unreadable=self.max_unreadable, max_tokens=self.max_tokens)
+        given = {"timeout": self.timeout, "max_unreadable": self.max_unreadable, "max_tokens": self.max_tokens}
+        return Limits.where(**given, structured=self.structured)
 
     @property
     def given(self) -> dict[str, Any]:
@@ -208,8 +215,8 @@ class WriterLM:
     """The writer LM.
 
     Args:
-        writer_lm: The LM that techniques call before --lm reads: any LM, or a trained rewriter's folder. Default:
-            --lm, or an artifact's own LM.
+        writer_lm: The LM that techniques call before the reader: any LM, or the folder of a trained rewriter.
+            Default: --lm, or the artifact's LM.
         writer_api_base: URL of the writer's server.
         writer_api_key_env: Environment variable that contains the writer's API key.
     """
@@ -225,7 +232,7 @@ class WriterLM:
         if not (self.writer_api_base or self.writer_api_key_env):
             return self.writer_lm
         if self.writer_lm is None:
-            raise InputError("--writer-api-base and --writer-api-key-env need a writer; name it with --writer-lm")
+            raise InputError("--writer-api-base and --writer-api-key-env require a writer LM; add --writer-lm")
         key = api_key(self.writer_api_key_env)
         return with_key(resolve_lm(self.writer_lm, api_base=self.writer_api_base, api_key=key, limits=lm.limits))
 
@@ -249,7 +256,7 @@ class JudgeLM:
         """Return the options for the judges' LM; None if judges use the same LM as everything else."""
         elsewhere = bool(self.judge_api_base or self.judge_api_key_env)
         if self.judge_lm is None and elsewhere:
-            raise InputError("--judge-api-base and --judge-api-key-env need the judge's LM; name it with --judge-lm")
+            raise InputError("--judge-api-base and --judge-api-key-env require a judge LM; add --judge-lm")
         if not elsewhere and self.judge_lm in (None, lm.lm or "embedded"):
             return None
         return LMOptions(self.judge_lm, self.judge_api_base, self.judge_api_key_env)
@@ -355,7 +362,8 @@ class SearchOptions:
     """The embedder, the engine, and the knobs for a technique.
 
     Args:
-        embedder: embedded, or a sentence-transformers name or path; add prompts as NAME?query=...&document=...
+        embedder: embedded, or the name or path of a sentence-transformers model; add prompts as
+            NAME?query=...&document=...
         engine: dense, bm25, hybrid (both), questions, or expanded. Default: the technique's own engine, or dense.
         knob: A knob's value, such as max_passages=10. Repeatable.
     """
@@ -386,7 +394,7 @@ class SearchSource:
     """The collection or retriever to search.
 
     Args:
-        collection: The collection to search: its name, or a collection in your Chroma (FOLDER#NAME or
+        collection: The collection to search: its name, or a collection in Chroma (FOLDER#NAME or
             http://HOST:PORT#NAME). For an artifact, it replaces the artifact's collection.
         retriever: A function that returns the retriever to use instead of a collection, as MODULE:FUNCTION.
         where: Search only passages with this metadata, such as '{"topic": "heart"}' (Chroma's filters).
@@ -402,13 +410,13 @@ class SearchSource:
         from querywright.retrieval.callable import named_retriever
 
         if self.collection is not None and self.retriever is not None:
-            raise InputError("--collection and --retriever both name the retriever; give only one of them")
+            raise InputError("--collection and --retriever cannot be used together; remove one of them")
         try:
             where = None if self.where is None else json.loads(self.where)
         except ValueError:
             where = self.where
         if not isinstance(where, dict | None):
-            raise InputError(f'--where takes a JSON object, such as \'{{"topic": "heart"}}\', but got {self.where!r}')
+            raise InputError(f'--where must be a JSON object, such as \'{{"topic": "heart"}}\', but got {self.where!r}')
         found = self.collection if self.retriever is None else named_retriever(self.retriever)
         return {"retriever": found, "where": where}
 
@@ -423,7 +431,7 @@ class Searching(SearchOptions):
     def given(self, lm: LMOptions, *, needed: bool = False) -> dict[str, Any]:
         """Return the arguments for arms that use this LM. If ``needed``, a collection or retriever must be named."""
         if needed and self.searched.collection is None and self.searched.retriever is None:
-            raise InputError("name a collection or a retriever: --collection NAME, or --retriever MODULE:FUNCTION")
+            raise InputError("choose a collection or a retriever: use --collection NAME or --retriever MODULE:FUNCTION")
         return {**self.searched.given, **self.helpers.given(lm), "embedder": self.embedder, "knobs": self.knobs}
 
 
@@ -433,7 +441,7 @@ class ArmOptions(Searching):
 
     Args:
         engine: dense, bm25, hybrid (both), questions, or expanded.
-        max_passages: Maximum number of passages shown to the reader, in every arm that does not set its own number.
+        max_passages: Maximum number of passages shown to the reader, for arms that do not set max_passages.
         metric: A metric. Repeatable. Default: accuracy, and evidence metrics if the questions have labels.
     """
 
@@ -450,7 +458,7 @@ class Threads:
 
     Args:
         threads: Number of questions (or passages, or cases) to run in parallel, and of parallel calls to a remote LM.
-            Default: 4 questions, and calls up to the limit of the LM's server.
+            Default: 4 questions, and up to the server's limit of calls.
     """
 
     threads: Count | None = None

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 SHOWN = 10
 """Maximum number of ids to print."""
 
-questions_app = opt.make_app("questions", "Build an index of questions for a collection.")
-testset_app = opt.make_app("testset", "Write labeled questions for a collection, or for testing an index of questions.")
+questions_app = opt.make_app("questions", "Build a question index for a collection.")
+testset_app = opt.make_app("testset", "Write labeled question sets for a collection or a question index.")
 
 
 @questions_app.command(name="build")
@@ -39,9 +39,9 @@ def build(
 ) -> None:
     """Write questions for every passage and index the answered ones.
 
-    A judge decides whether a passage answers its questions. Passages whose questions are up to date cost nothing, and
-    the same command resumes an interrupted build. Questions are removed if their passage is no longer in the
-    collection.
+    A judge decides whether a passage answers its questions. Passages whose questions are up to date cost nothing.
+    Questions are removed if their passage is no longer in the collection. To resume an interrupted build, run the same
+    command again.
 
     Example: querywright questions build textbooks --lm openai/gpt-4o-mini --threads 16
 
@@ -49,7 +49,7 @@ def build(
         collection: Name of an existing collection.
         num_questions: Maximum number of questions per passage.
         batch_size: Number of questions to request per call.
-        limit: Only the first N passages by id, for a trial.
+        limit: Use only the first N passages by ID, for a trial run.
         workers: Number of Ray processes, which need the ray extra; --threads applies to each. Default: only this
             process.
     """
@@ -82,11 +82,11 @@ def build(
             runner=runner, **work.run.at(workspace), limit=limit, home=workspace.home, progress=update,
         )  # fmt: skip
     emit(work.output.as_json, report.to_json(), cost=workspace.cost_line())
-    note(f"the judge {report.made.judge_lm} was not compared with people's labels on these questions")
+    note(f"the judge LM {report.made.judge_lm} was not compared with labels from people on these questions")
     if report.failed:
-        note("run the same command again to retry the failed passages")
+        note("rerun the command to retry the failed passages")
     if report.removed:
-        note(f"the questions of {report.removed} passages that are no longer in the collection are removed")
+        note(f"removed the questions for passages that are no longer in the collection (passages: {report.removed})")
 
 
 @questions_app.command(name="stats")
@@ -120,8 +120,9 @@ def fill(
     """Find more passages that answer the indexed questions.
 
     The most similar pairs are judged, and the others are estimated. The results replace the results of any earlier
-    fill, even if there were more of them. If the estimates do not predict held-out judgments better than the judgments'
-    mean does, they are rejected, and only the judged pairs are stored. Repeating the same fill costs nothing.
+    fill, even if the earlier fill had more pairs. If the estimates do not predict held-out judgments
+    better than the mean judgment, the estimates are rejected, and only the judged pairs are stored. Repeating the same
+    fill costs nothing.
 
     Example: querywright questions fill textbooks --most 5000
 
@@ -158,8 +159,8 @@ def make_command(
     """Write a first labeled question set.
 
     The set contains questions, their answers, and the passages that contain the answers. A question is kept if its
-    answer is in its passages, and if an LM gives this answer when it reads all of them, but not when it reads none of
-    them or only one of two. The set is synthetic, so read it before you rely on a result. At most five passages are
+    passages contain the answer, and if an LM finds this answer with all of the passages, but not with none or with
+    only one of two. The set is synthetic, so read it before you rely on a result. At most five passages are
     tried per question.
 
     Example: querywright testset make mine --lm openai/gpt-4o-mini --out questions.jsonl
@@ -186,8 +187,8 @@ def rephrase_command(
 ) -> None:
     """Rephrase questions from a question index.
 
-    The passage to find is the one that the question was generated for. A rephrased question is dropped if it is already
-    in the index. Use a different LM from the one that wrote the index.
+    The correct passage is the passage that the original question was generated for. A rephrased question is dropped if
+    the index already contains it. Use a different LM than for the index.
 
     Example: querywright testset rephrase textbooks --out rephrased.jsonl
 
@@ -214,7 +215,7 @@ def out_of_distribution_command(
     """Write one new question per passage.
 
     The passage's stored questions must not already ask it. A question is kept if the judge finds the whole answer in
-    its passage. Use different LMs from the ones that wrote and judged the index.
+    its passage. Use different LMs than for writing and judging the index.
 
     Example: querywright testset out-of-distribution textbooks --out new.jsonl
 
@@ -254,8 +255,8 @@ def _make_set(
     for line in card["cautions"]:
         note(f"warning: {line}", style="yellow")
     if made.wanted is not None and card["kept"] < made.wanted:
-        why = "the others were dropped" if kind == "make" else "the index has no more"
-        note(f"{card['kept']} questions, not {made.wanted}: {why}", style="yellow")
+        why = "the other candidates were dropped" if kind == "make" else "the index has no more questions"
+        note(f"the set has {card['kept']} of the {made.wanted} requested questions, because {why}", style="yellow")
 
     emit(work.output.as_json, card, cost=workspace.cost_line())
     note(f"questions: {save_to}; card: {card_file(save_to)}")

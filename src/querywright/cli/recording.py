@@ -35,9 +35,9 @@ def write(
 
     label, count, several = write_recording(file, open_store(output.folder), models=model, label=label)
     size = file.stat().st_size
-    left_out = f"; {several} of these prompts had another answer, which was left out" if several else ""
+    left_out = f"; prompts with more than one answer: {several} (one answer kept)" if several else ""
     facts = {"file": file.name, "model": label, "answers": count, "several": several, "bytes": size}
-    emit(output.as_json, facts, lambda: say(f"{file}: {count} answers of {label}, {size:,} bytes{left_out}"))
+    emit(output.as_json, facts, lambda: say(f"{file}: {count} answers from {label}, {size:,} bytes{left_out}"))
 
 
 @recording_app.command(name="show")
@@ -61,6 +61,7 @@ def show(file: Path, /, *, as_json: opt.Json = False) -> None:
         "output_tokens": sum(one.output_tokens or 0 for one in answers.values()),
     }
     emit(as_json, facts, lambda: say(
-        f"{file.name}: {facts['answers']} answers of {head.model} to {facts['prompts']} different instructions, "
-        f"recorded on {head.made}; {facts['input_tokens']:,} tokens in, {facts['output_tokens']:,} out"
+        f"{file.name}: {facts['answers']} answers from {head.model}, recorded on {head.made}; "
+        f"different instructions: {facts['prompts']}; input tokens: {facts['input_tokens']:,}; "
+        f"output tokens: {facts['output_tokens']:,}"
     ))  # fmt: skip

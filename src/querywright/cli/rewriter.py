@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from querywright.models.rewriters import Rewriter
     from querywright.optimize.rewriter.settings import TrainingInputs, TrainSettings
 
-rewriter_app = opt.make_app("rewriter", "Train a small model that writes the queries of techniques.")
+rewriter_app = opt.make_app("rewriter", "Train a small model that writes queries for techniques.")
 
 Number = Annotated[float, Parameter(metavar="X")]
 
@@ -31,8 +31,8 @@ class RewriteOptions:
 
     Args:
         collection: The collection to search.
-        metric: Retrieval metric that rewards a rewrite.
-        sizes: Number of questions in train,dev,test. Default: 30 %, 30 %, 40 % of all.
+        metric: Retrieval metric to use as the reward.
+        sizes: Number of questions in train,dev,test. Default: 30%, 30%, and 40% of all.
         seed: Seed for the split and all random choices.
     """
 
@@ -104,8 +104,8 @@ def train_command(
     """Train a rewriter for a technique.
 
     The rewriter is trained on collected rewrites, then with reinforcement learning that rewards rewrites with better
-    retrieval. To resume an interrupted training run, run the same command again. Unless --knob max_passages is given,
-    10 passages are retrieved, or the number that the metric looks at.
+    retrieval. To resume an interrupted training run, run the same command again. Unless you set --knob
+    max_passages, 10 passages are retrieved, or more if the metric requires more.
 
     Example: querywright rewriter train rrr --data questions.jsonl --collection mine
     --pairs pairs.jsonl --out artifacts/mine
@@ -127,7 +127,7 @@ def train_command(
     inputs = rewrites.inputs(
         technique, data, search, workspace, pairs=pairs, open_lm=lambda name: opt.LMOptions(name).beside(workspace)
     )
-    with progress("opening base and data") as update:
+    with progress("opening base model and data") as update:
         result = train(settings, inputs, out=save_to, work=output.folder / "training", progress=update)
     _show(result, output.as_json)
 
@@ -170,7 +170,7 @@ def collect_command(
         output.as_json, {"pairs_file": save_to.name, "technique": technique, "collection": rewrites.collection, **facts}
     )
     if found.answered < found.questions:
-        note(f"{found.questions - found.answered} questions have no rewrite with a score; the means leave them out")
+        note(f"questions without a scored rewrite, excluded from the means: {found.questions - found.answered}")
 
 
 @rewriter_app.command(name="show")

@@ -30,8 +30,8 @@ class Limits:
 
     Args:
         concurrency: Number of questions to run in parallel.
-        waiting: Number of questions that may wait; any more get 503.
-        deadline: Time limit from request to answer, in seconds; after it, the request gets 504.
+        waiting: Maximum number of waiting questions; further requests get HTTP 503.
+        deadline: Time limit from request to answer, in seconds; slower requests get HTTP 504.
         grace: Time for running requests to finish when the server stops, in seconds.
     """
 
@@ -51,6 +51,7 @@ def serve(
     verify: opt.Flag = False,
     digest: opt.Digest | None = None,
     accept: opt.Flag = False,
+    technique: opt.OwnTechnique = None,
     limits: Limits = Limits(),
     lm: opt.LMOptions = opt.LMOptions(),
     helpers: opt.Helpers = opt.Helpers(),
@@ -59,8 +60,7 @@ def serve(
     """Serve an artifact over HTTP.
 
     The server has an API, a web page for people, and metrics for Prometheus. Logs are JSON lines on standard output.
-    After Ctrl-C, the server stops when it has answered the running requests; after a second Ctrl-C, it stops
-    immediately.
+    After Ctrl-C, the server finishes running requests and stops; after a second Ctrl-C, the server stops immediately.
 
     Example: querywright serve artifacts/hcqr-sample
 
@@ -70,7 +70,7 @@ def serve(
         port: Port to listen on; 0 for any free port.
         token_env: Environment variable that contains the token that callers must send.
         verify: Replay the golden answers first.
-        digest: The digest that the artifact must have; artifact show prints it.
+        digest: Required digest of the artifact, as printed by artifact show.
         accept: Load the artifact even if most of its collection changed.
     """
     settings = ServeSettings(
@@ -79,7 +79,9 @@ def serve(
     from querywright.optimize.artifacts.load import load
     from querywright.serving.server import serve as run
     from querywright.serving.server import write_logs
+    from querywright.technique_names import import_technique
 
+    import_technique(technique)
     write_logs()
     program = load(
         artifact, lm=lm.for_artifact(artifact, place.home), **helpers.given(lm), home=place.home, verify=verify,
@@ -101,6 +103,7 @@ def mcp(
     verify: opt.Flag = False,
     digest: opt.Digest | None = None,
     accept: opt.Flag = False,
+    technique: opt.OwnTechnique = None,
     lm: opt.LMOptions = opt.LMOptions(),
     helpers: opt.Helpers = opt.Helpers(),
     place: opt.Home = opt.Home(),
@@ -115,13 +118,15 @@ def mcp(
     Args:
         artifact: A compiled program.
         verify: Replay the artifact's golden answers first.
-        digest: The digest that the artifact must have; artifact show prints it.
+        digest: Required digest of the artifact, as printed by artifact show.
         accept: Load the artifact even if most of its collection changed.
     """
     with contextlib.redirect_stdout(sys.stderr):
         from querywright.adapters.mcp import server
         from querywright.optimize.artifacts.load import load
+        from querywright.technique_names import import_technique
 
+        import_technique(technique)
         serving = server(load(
             artifact, lm=lm.for_artifact(artifact, place.home), **helpers.given(lm), home=place.home, verify=verify,
             digest=digest, accept=accept,

@@ -38,7 +38,7 @@ WHOLE_HEAD = 10
 """Width up to which the header of a column of numbers is not wrapped, in terminal columns."""
 
 GAP = 2  # the padding and the divider
-NOTHING = {"", "-", "0", "0 %", "0.0", "- / -", "0.0 / 0.0"}
+NOTHING = {"", "-", "0", "0%", "0.0", "- / -", "0.0 / 0.0"}
 """A column with only these values is left out."""
 LONGEST_VALUE = 2000
 """Maximum number of characters of one value that ``show_facts`` prints."""
@@ -87,7 +87,7 @@ def show_facts(facts: Mapping[str, Any], indent: int = 0, *, lines: bool = False
         else:
             text = written(value)
             if len(text) > LONGEST_VALUE:
-                text = f"{text[:LONGEST_VALUE]} ... ({len(text)} characters; --json has all)"
+                text = f"{text[:LONGEST_VALUE]} ... ({len(text)} characters; use --json to see all)"
             say(f"{one_line(name)}: {text if lines else one_line(text)}", indent=indent, hang=HANG)
 
 
@@ -133,19 +133,22 @@ def show_scores(
     show_table(title, rows, notes=[*notes, *filter(None, said if asked else [])])
 
 
-def show_verdicts(comparisons: Sequence[Any], *, verbose: bool, sentence: bool = True) -> None:
-    """Print one table of comparisons and one sentence or, if ``verbose``, a sentence for each comparison."""
+def show_verdicts(comparisons: Sequence[Any], *, verbose: bool, programs: Mapping[str, str] | None = None) -> None:
+    """Print a table of comparisons and, if ``verbose``, a sentence for each comparison.
+
+    If the programs' engines and knobs are given, print the verdict, too.
+    """
     from querywright.optimize.results import in_words
     from querywright.optimize.significance import verdict_rows, verdict_sentence
 
     if not comparisons:
         return
-    title = f"compared with {in_words(comparisons[0].other)}: difference in points with its 95 % interval, p by Holm"
+    title = f"compared with {in_words(comparisons[0].other)}: difference in points with 95% interval, Holm-corrected p"
     show_table(title, verdict_rows(comparisons))
     for line in (one.sentence for one in comparisons) if verbose else ():
         say(line)
-    if sentence:
-        say(verdict_sentence(comparisons), style="bold")
+    if programs is not None:
+        say(verdict_sentence(comparisons, programs), style="bold")
 
 
 def show_slices(comparisons: Sequence[Any], slices: Sequence[Any]) -> None:
@@ -154,7 +157,9 @@ def show_slices(comparisons: Sequence[Any], slices: Sequence[Any]) -> None:
 
     if not slices:
         return
-    show_table("by slice (questions): mean in per cent with its 95 % interval, p by Holm", slice_rows(slices))
+    show_table(
+        "by slice (number of questions): mean in percent with 95% interval, Holm-corrected p", slice_rows(slices)
+    )
     if sentence := known_sentence(comparisons, slices):
         say(sentence, style="bold")
 

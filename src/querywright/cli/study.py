@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from querywright.studies import StudyData
 
 REPORT = "report.html"
-study_app = opt.make_app("study", "Search techniques, knobs and prompts together, and answer every question once.")
+study_app = opt.make_app("study", "Search techniques, knobs, and prompts together.")
 
-Study = Annotated[Path, Parameter(help="The folder that study run made with --out.")]
+Study = Annotated[Path, Parameter(help="A study folder, created by study run --out.")]
 
 
 @Parameter(name="*", group="Run")
@@ -33,7 +33,7 @@ class StorageOptions:
     """The storage of the trials.
 
     Args:
-        storage: Address of a PostgreSQL database, used instead of the storage in the file; it is never printed or
+        storage: URL of a PostgreSQL database to use instead of the storage in the file. The URL is never printed or
             stored.
     """
 
@@ -75,7 +75,9 @@ def check_command(file: Path, /, *, output: opt.Output = opt.Output()) -> None:
         show_table(
             f"{spec.name}: {spec.trials} trials; questions: {questions}",
             [{"technique": name, "LM calls per question": str(n)} for name, n in calls["calls_per_question"].items()],
-            notes=["without the reader; optimizers, judges, and retries make further calls; cached answers make none"],
+            notes=[
+                "reader calls are not included; optimizers, judges, and retries add calls; cached answers need no calls"
+            ],
         )
         say(f"at most {calls['trials']:,} LM calls in trials and {calls['test']:,} on test")
         say(f"{file.name} is valid")
@@ -178,7 +180,7 @@ def _check_folder(folder: Path) -> None:
     """Raise an error if the folder does not contain a study."""
     if not os.path.isfile(folder / "study.yaml"):
         problem = "does not contain a study" if os.path.isdir(folder) else "is not a folder"
-        raise InputError(f"{str(folder)!r} {problem}; name one that querywright study run made with --out")
+        raise InputError(f"{str(folder)!r} {problem}; pass a folder that querywright study run created with --out")
 
 
 @contextlib.contextmanager
@@ -191,7 +193,10 @@ def _resumable(folder: Path, storage: str | None = None) -> Iterator[None]:
     except (Exception, KeyboardInterrupt):
         if (folder / "study.yaml").is_file():
             options = {"storage": "URL"} if "://" in (storage or "") else {}
-            note(f"nothing is lost; to resume: {opt.typed('study', 'resume', str(folder), **options)}", style="bold")
+            note(
+                f"the results so far are saved; to resume, run: {opt.typed('study', 'resume', str(folder), **options)}",
+                style="bold",
+            )
         raise
 
 
@@ -235,11 +240,11 @@ def show_study(snapshot: Snapshot, *, verbose: bool = False) -> None:
 
     aims, outcome, evaluations = snapshot.spec.aims, snapshot.outcome or {}, snapshot.evaluations
     rows = trial_table(ranked(snapshot.trials, aims[0]), aims)
-    show_table(f"dev, best {len(rows)} arms, knobs that differ", rows)
+    show_table(f"dev, best {len(rows)} arms, with changed knobs", rows)
     _show_front(snapshot)
-    notes = ["evaluated once; per cent with 95 % interval", *(one["standing"] for one in outcome.get("judges", ()))]
+    notes = ["evaluated once; in percent, with 95% intervals", *(one["standing"] for one in outcome.get("judges", ()))]
     show_scores(f"test, {len(evaluations[0].rows)} questions", evaluations, verbose=verbose, notes=notes)
-    show_verdicts(snapshot.comparisons, verbose=verbose, sentence=False)
+    show_verdicts(snapshot.comparisons, verbose=verbose)
     if snapshot.compared is not None:
         show_slices(snapshot.comparisons, snapshot.compared.slices)
     for line in [*_remarks(snapshot, outcome), _cost(snapshot)]:
@@ -251,12 +256,12 @@ def _remarks(snapshot: Snapshot, outcome: Mapping[str, Any]) -> list[str]:
     said = [f"recommended: {outcome['recommended']} (chosen on dev)"]
     last = outcome["reader_prompts"]
     if last["tried"]:
-        said.append(f"the reader's prompts, by accuracy on dev: {last['name']}")
+        said.append(f"reader prompts, chosen by accuracy on dev: {last['name']}")
     if last["failed"]:
-        said.append(f"reader prompts left out, because too many dev questions failed: {', '.join(last['failed'])}")
+        said.append(f"reader prompts left out because too many dev questions failed: {', '.join(last['failed'])}")
     if outcome["failed_on_test"]:
         failed = ", ".join(outcome["failed_on_test"])
-        said.append(f"programs left out, because too many test questions failed: {failed}")
+        said.append(f"programs left out because too many test questions failed: {failed}")
     return [*said, str(outcome["sentence"])]
 
 
@@ -271,7 +276,7 @@ def show_status(snapshot: Snapshot) -> None:
     word = "finished" if found["finished"] else "not finished"
     show_table(
         f"{found['name']}: {word}; {ended} of {trials['planned']} trials ended ({trials['pruned']} pruned, "
-        f"{trials['failed']} failed), {trials['running']} running; best trial of each technique",
+        f"{trials['failed']} failed), {trials['running']} running; best trial for each technique",
         trial_table([one for one in (best(own, aims[0]) for own in snapshot.by_technique.values()) if one], aims),
     )
     _show_front(snapshot)
@@ -290,12 +295,12 @@ def _show_front(snapshot: Snapshot) -> None:
     aims, kept = snapshot.spec.aims, front(snapshot.trials, snapshot.spec.aims)
     if len(aims) > 1 and kept:
         rows = trial_table([one for one in snapshot.trials if one.number in kept], aims)
-        show_table(f"front of {', '.join(aim.name for aim in aims)}, on dev", rows)
+        show_table(f"Pareto front on dev: {', '.join(aim.name for aim in aims)}", rows)
         say(cheapest_text(snapshot))
 
 
 def _cost(snapshot: Snapshot) -> str:
     """Return a study's cost over all workers and runs."""
     spent = snapshot.spent
-    dollars = f"; {spent.dollars:.4f} US dollars estimated" if spent.dollars else ""
+    dollars = f"; estimated cost: ${spent.dollars:.4f}" if spent.dollars else ""
     return f"LM calls: {spent.calls} made ({spent.saved} cached); {spent.tokens} tokens{dollars}"

@@ -18,7 +18,7 @@ def tracking(log: str | None) -> Callable[..., None]:
 
     tool, _, uri = log.partition(":")
     if tool != "mlflow":
-        raise InputError(f"--log takes mlflow, or mlflow:URI, but got {redact(log)!r}")
+        raise InputError(f"--log must be mlflow or mlflow:URI, but got {redact(log)!r}")
     # By default, MLflow waits minutes for a missing server and prints an address into the JSON on standard output.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
@@ -36,11 +36,11 @@ def tracking(log: str | None) -> Callable[..., None]:
         except Exception as error:  # noqa: BLE001 - no server error may end the command
             why = redact(str(error).strip().partition("\n")[0])
             note(
-                f"warning: not logged to MLflow at {redact(place)}: {type(error).__name__}: {why}; the result is "
-                "valid, and the same command logs it without another LM call",
+                f"warning: could not log to MLflow at {redact(place)}: {type(error).__name__}: {why}; the results are "
+                "valid, and rerunning the command logs the results without LM calls",
                 style="bold",
             )
         else:
-            note(f"logged to MLflow at {redact(place)}: run {run}")
+            note(f"logged to MLflow at {redact(place)} as run {run}")
 
     return to

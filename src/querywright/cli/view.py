@@ -37,14 +37,14 @@ def view(
     from querywright.serving.viewer import Viewer, runs_under
 
     if not folder.is_dir():
-        raise InputError(f"there is no folder {str(folder)!r}; give a folder of compare, study, or compile")
+        raise InputError(f"no such folder: {str(folder)!r}; pass an output folder from compare, study, or compile")
     found = runs_under(folder.resolve())
     rows = [{name: str(one[name]) for name in ("place", "kind", "metric")} for one in found]
-    emit(as_json, found, lambda: show_table(f"{folder.resolve().name}: {len(found)} found", rows))
+    emit(as_json, found, lambda: show_table(f"{folder.resolve().name}: results found: {len(found)}", rows))
     if as_json:
         return
     with Viewer(folder, port) as viewer:
-        note(f"the page is at {viewer.url} (Ctrl-C ends it)")
+        note(f"the page is at {viewer.url} (press Ctrl-C to stop)")
         if not no_browser:
             webbrowser.open(viewer.url)
         viewer.serve_forever()

@@ -119,7 +119,7 @@ def _printed(text: str) -> Any:
             return plain(value) if isinstance(value, list | tuple | set | dict) else text
     if _PRINTED.match(text) or (ended and token):
         raise DataError(
-            f"found {short(text)}; expected a list or object as JSON, or as Python or NumPy prints it in full (put a "
-            'text that begins like this into a JSON list: ["..."])'
+            f"found {short(text)}; expected a complete list or object in JSON, Python, or NumPy notation (to keep the "
+            'value as a string, wrap it in a JSON list: ["..."])'
         )
     return text

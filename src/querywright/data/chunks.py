@@ -24,6 +24,9 @@ PIECES_PER_WORD = 1.2
 
 Prose has about 1.3 tokens per word, so a chunk of code has no more tokens than a chunk of prose.
 """
+_SIMPLE = r"=+(?:[ \t]+=+)+"
+_BORDER = re.compile(rf"^[ \t]*(?:\+(?:[-=]+\+)+|{_SIMPLE})[ \t]*$", re.MULTILINE)
+"""Matches a border of a reStructuredText table. It counts as one word, because it says nothing."""
 _FENCE = re.compile(r"\s*(```+|~~~+)")
 
 Splitter = Callable[[str], Sequence[tuple[int, str]]]
@@ -66,7 +69,7 @@ def count_words(text: str) -> int:
     A word is a run of at most 20 letters, or one Chinese or Japanese character. Text with symbols or digits, such as
     code, counts as more words: about as many as prose with the same number of tokens.
     """
-    units = _UNIT.findall(text)
+    units = _UNIT.findall(_BORDER.sub("border", text))
     words = sum(map(bool, units))
     return words + math.ceil((len(units) - words) / PIECES_PER_WORD)
 
@@ -156,13 +159,14 @@ def _is_heading(document: _Document, start: int, end: int) -> bool:
 def _blocks(document: _Document, start: int, end: int) -> Iterator[tuple[int, int]]:
     """Yield each block's start and end position, without gaps between blocks.
 
-    A blank line ends a block unless it is in fenced code or an indented line follows.
+    A blank line ends a block unless it is in fenced code or in a simple reStructuredText table, or an indented line
+    follows.
     """
     begin = place = start
-    fence, is_blank = "", False
+    fence, is_blank, in_table, is_border = "", False, False, False
     for line in document.text[start:end].splitlines(keepends=True):
         is_indented = line[:1] in " \t"
-        if is_blank and not fence and line.strip() and not is_indented:
+        if is_blank and not fence and not in_table and line.strip() and not is_indented:
             yield begin, place
             begin = place
         if document.fences and (mark := _FENCE.match(line)):
@@ -171,5 +175,8 @@ def _blocks(document: _Document, start: int, end: int) -> Iterator[tuple[int, in
             elif mark[1].startswith(fence) and not line.strip().strip(fence[0]):
                 fence = ""
         is_blank = not line.strip()
+        in_table = in_table and not (is_blank and is_border)  # a simple table ends with a border and a blank line
+        is_border = re.fullmatch(_SIMPLE, line.strip()) is not None
+        in_table = in_table or is_border
         place += len(line)
     yield begin, end

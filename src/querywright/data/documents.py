@@ -140,8 +140,8 @@ def read_documents(
     """
     if chunk_size < 1 or not 0 <= chunk_overlap < chunk_size:
         raise InputError(
-            f"chunk_size must be 1 or more and chunk_overlap from 0 to less than it, but got {chunk_size} and "
-            f"{chunk_overlap} words"
+            f"chunk_size must be 1 or more and chunk_overlap must be from 0 to chunk_size - 1, but got {chunk_size} "
+            f"and {chunk_overlap} words"
         )
     try:
         import bs4  # noqa: F401
@@ -150,7 +150,7 @@ def read_documents(
         import pypdf  # noqa: F401
         from semantic_text_splitter import TextSplitter
     except ImportError as error:
-        raise InputError("documents need the extra documents: pip install 'querywright[documents]'") from error
+        raise InputError("documents require the extra 'documents': pip install 'querywright[documents]'") from error
     splitter = TextSplitter.from_callback(count_words, chunk_size, chunk_overlap).chunk_indices
     for library in ("pypdf", "bs4"):  # these libraries' warnings do not name the file
         logging.getLogger(library).setLevel(logging.CRITICAL)
@@ -185,9 +185,9 @@ def read_documents(
     lines = [f"{why}: {', '.join(names)}" for why, names in sorted(lost.items())]
     if skipped:
         counts = ", ".join(f"{count} {suffix}" for suffix, count in skipped.most_common())
-        lines.append(f"skipped, since only {', '.join(READERS)} are read: {counts}")
+        lines.append(f"skipped unsupported files: {counts} (supported: {', '.join(READERS)})")
     if not passages:
-        raise DataError([f"no text could be read from {len(files)} files", *lines])
+        raise DataError([f"found no readable text (files: {len(files)})", *lines])
     for line in lines:
         _logger.warning("%s", line)
     return Documents(passages, tuple(read), tuple(lines))
@@ -211,9 +211,9 @@ def _files(source: Any) -> dict[str, Path]:
         for file in paths:
             name = (Path(root.resolve().name) / file.relative_to(root)).as_posix()
             if not found.setdefault(name, file).samefile(file):
-                raise DataError(f"{found[name]} and {file} would both be called {name}; rename one of their folders")
+                raise DataError(f"{found[name]} and {file} would both be named {name}; rename one of their folders")
     if not found:
-        raise DataError(f"{source}: holds no file; give a file or a folder of {', '.join(READERS)}")
+        raise DataError(f"{source}: contains no files; pass a file or a folder with {', '.join(READERS)} files")
     return found
 
 
@@ -241,9 +241,9 @@ def _decoded(data: bytes, *, is_html: bool = False) -> tuple[str, str]:
         guess = UnicodeDammit(data, is_html=is_html)
         text = guess.unicode_markup or "\0"
         if not (guess.declared_html_encoding or text.isascii()):
-            lost = f"not UTF-8, and read as {guess.original_encoding} by a guess"
+            lost = f"not UTF-8; decoded with a guessed encoding ({guess.original_encoding})"
     if "\0" in text:
-        raise _UnreadableError("not read: no text in a known encoding; save it as UTF-8")
+        raise _UnreadableError("not read: unknown encoding; save the file as UTF-8")
     return text, lost
 
 
@@ -303,7 +303,7 @@ def _notebook(data: bytes) -> _Text:
     text, lost = _decoded(data)
     notebook = json.loads(text)
     if not isinstance(notebook.get("cells"), list):
-        raise _UnreadableError("not read: a notebook of an old version; open and save it in Jupyter")
+        raise _UnreadableError("not read: old notebook format; open the notebook in Jupyter and save it")
     language = notebook.get("metadata", {}).get("kernelspec", {}).get("language", "python")
     parts = []
     for cell in notebook["cells"]:
@@ -318,7 +318,7 @@ def _word(data: bytes) -> _Text:
     try:
         import mammoth
     except ImportError as error:
-        raise _UnreadableError("not read: Word needs mammoth (pip install 'querywright[documents]')") from error
+        raise _UnreadableError("not read: Word files require mammoth (pip install 'querywright[documents]')") from error
     page = mammoth.convert_to_html(io.BytesIO(data)).value
     return _html(page.encode())._replace(format="Word")
 
@@ -361,10 +361,10 @@ def _pdf(data: bytes) -> _Text:
             with suppress(Exception):  # the other pages may be fine
                 said[-1] = _WRAPPED.sub(lambda cut: " " if cut[1] else "", _clean(page.extract_text())).strip()
     except (FileNotDecryptedError, DependencyError):
-        raise _UnreadableError("not read: encrypted; save it without a password (qpdf --decrypt)") from None
+        raise _UnreadableError("not read: encrypted; save the file without a password (qpdf --decrypt)") from None
     empty = sum(not text for text in said)
     if empty == len(said):
-        raise _UnreadableError("not read: no text in it, such as a scan; add text by OCR (ocrmypdf)")
+        raise _UnreadableError("not read: no text (probably a scan); add text with OCR (ocrmypdf)")
     pages = [0]
     for text in said:
         pages.append(pages[-1] + len(text) + 2)
@@ -376,7 +376,7 @@ def _pdf(data: bytes) -> _Text:
     title = ""
     with suppress(Exception):
         title = _clean(str(dict(reader.metadata or ())["/Title"])).strip()
-    lost = f"{empty} of {len(said)} pages without text, such as scans" if empty else ""
+    lost = f"no text on {empty} of {len(said)} pages (probably scans)" if empty else ""
     return _Text("\n\n".join(said), "PDF", title, tuple(sorted(headings)), tuple(pages[:-1]), lost)
 
 

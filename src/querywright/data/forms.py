@@ -94,7 +94,7 @@ def _hotpot_pairs(values: Values, column: str, second: str) -> list[tuple[Any, A
     elif isinstance(value, list) and all(isinstance(item, list) and len(item) == 2 for item in value):
         pairs = [(title, rest) for title, rest in value]
     if pairs is None or not all(_filled(title) for title, _ in pairs):
-        raise _unusable(column, value, f"pairs of title and {second}")
+        raise _unusable(column, value, f"a list of pairs of a title and {second}")
     return pairs
 
 
@@ -126,7 +126,7 @@ def _ambiguous_questions(values: Values) -> Iterator[Values]:
         elif note.get("type") == "multipleQAs" and pairs:
             yield from ({"question": pair.get("question"), "answers": pair.get("answer")} for pair in pairs)
         else:
-            raise _unusable("annotations", note, "a singleAnswer, or multipleQAs with qaPairs")
+            raise _unusable("annotations", note, "an object of type singleAnswer, or of type multipleQAs with qaPairs")
 
 
 # --- others: each row is a question or a passage, with different column names ---
@@ -149,7 +149,7 @@ def _medquad(values: Values, kind: Kind) -> Iterator[Values | None]:
 def _judged_questions(values: Values) -> Iterator[Values]:
     grades = _cell(values, "judged")
     if not isinstance(grades, Mapping) or not all(is_whole(grade) and grade in LIVEQA for grade in grades.values()):
-        raise _unusable("judged", grades, "an object of passage id and grade, 1 to 4")
+        raise _unusable("judged", grades, "an object that maps passage IDs to grades from 1 to 4")
     yield {**values, "evidence": {key: LIVEQA[grade] for key, grade in grades.items()}}
 
 
@@ -178,7 +178,7 @@ def _ragas_questions(values: Values) -> Iterator[Values]:
     kept = _without(values, "answer", "response")
     contexts = _cell(values, "reference_contexts")
     if not isinstance(contexts, list | None):
-        raise _unusable("reference_contexts", contexts, "a list of texts")
+        raise _unusable("reference_contexts", contexts, "a list of strings")
     if values.get("reference_context_ids") is None and contexts is not None:
         kept["reference_context_ids"] = [_text_id(text) for text in contexts]
     yield kept
@@ -191,14 +191,16 @@ def _ragas_passages(values: Values) -> Iterator[Values]:
         "contexts": "",
     }
     if not columns.keys() & values.keys():
-        raise DataError(f"no column of contexts to take passages from; the columns are {list(values)}")
+        raise DataError(
+            f"no column with contexts ({', '.join(columns)}) to use as passages; the columns are {list(values)}"
+        )
     for column, ids in columns.items():
         texts = _cell(values, column) or []
         if not isinstance(texts, list):
-            raise _unusable(column, texts, "a list of texts")
+            raise _unusable(column, texts, "a list of strings")
         names = _cell(values, ids) or [_text_id(text) for text in texts]
         if not isinstance(names, list) or len(names) != len(texts):
-            raise _unusable(ids, names, f"a list of {len(texts)} ids, as many as {column}")
+            raise _unusable(ids, names, f"a list with one ID per item in {column} ({len(texts)} in total)")
         yield from ({"id": name, "text": text} for name, text in zip(names, texts, strict=True))
 
 

@@ -61,8 +61,8 @@ def dataset_rows(name: str, config: str | None, *, kind: Kind, split: str | None
         return
     if kind not in recipe.kinds:
         raise DataError(
-            f"hf:{name} ({recipe.dataset}) holds {' and '.join(recipe.kinds)}, and no {kind}; names with {kind}: "
-            f"{names_of(kind)}; or give a file"
+            f"hf:{name} ({recipe.dataset}) contains {' and '.join(recipe.kinds)} but no {kind}; use a dataset with "
+            f"{kind} ({names_of(kind)}), or pass a file"
         )
     for part in recipe.configs if config is None else (config,):
         yield from _config_rows(recipe.dataset, part, split or recipe.split)
@@ -84,10 +84,10 @@ def _config_rows(name: str, config: str | None, split: str | None) -> Iterator[R
         ) from error
     if isinstance(found, datasets.DatasetDict):
         if len(found) != 1:
-            raise DataError(f"dataset {name!r} has the splits {sorted(found)}; name one with split=")
+            raise DataError(f"dataset {name!r} has the splits {sorted(found)}; choose one with split=")
         ((_, found),) = found.items()
     if is_saved_split and split not in (None, str(found.split)):
-        raise DataError(f"split={split!r}: {name} has only one split ({found.split or 'unnamed'}); leave split out")
+        raise DataError(f"split={split!r}: {name} has only one split ({found.split or 'unnamed'}); omit split=")
     shown = name if config is None else f"{name}:{config}"
     shown += "" if found.split is None else f" ({found.split})"
     for number, values in enumerate(found, start=1):
@@ -97,10 +97,10 @@ def _config_rows(name: str, config: str | None, split: str | None) -> Iterator[R
 def _remedy(error: Exception) -> str:
     if "script" in str(error):
         return (
-            "A dataset that is a loading script is a program, and is not run; download the Parquet files of its "
-            "branch refs/convert/parquet and give the path of a file instead"
+            "Loading scripts are not run, because they are programs; download the Parquet files from the dataset's "
+            "branch refs/convert/parquet, and pass the path of a file"
         )
     return (
-        "Without a network, save it to a .jsonl, .csv, or .parquet file on another machine and give that file's path "
-        "instead"
+        "If this machine has no network access, save the dataset as a .jsonl, .csv, or .parquet file on a different "
+        "machine, and pass the path of that file"
     )

@@ -111,7 +111,9 @@ def read_judged(
         found += [] if values is None else _cases(table.record(Row(row.place, values)), labels, needs, corpus)
     table.raise_problems(os.fspath(source), n_rows)
     if not found:
-        raise DataError(f"{source}: no label is by a person; change one, or write {PERSON} into by if you agree")
+        raise DataError(
+            f"{source}: no label comes from a person; change a label, or, if you agree with a label, set by to {PERSON}"
+        )
     kept = set(list(dict.fromkeys(one.case.question.id for one in found))[:limit])
     return sampled([one for one in found if one.case.question.id in kept], per_question)
 
@@ -178,7 +180,7 @@ def _cases(
         else:
             cases.append(case(_passages(record, needs, corpus), label))
     elif not isinstance(judged, dict):
-        record.complain(column, judged, "an object of passage id and label")
+        record.complain(column, judged, "an object that maps passage IDs to labels")
     else:
         cases += [case(_of_corpus(record, column, [k], corpus), Cell(column, v)) for k, v in judged.items()]
     return cases if record.ok else []
@@ -191,9 +193,9 @@ def _passages(record: Record, needs: Collection[str], corpus: Mapping[str, Passa
     elif "passages" not in needs:
         return ()
     elif not isinstance(listed, list) or not listed:
-        record.complain(column, listed, "a list of texts, at least one")
+        record.complain(column, listed, "a non-empty list of strings")
         return ()
-    texts = [record.text(text, column, "non-empty text") if record.ok else "" for text in listed]
+    texts = [record.text(text, column, "a non-empty string") if record.ok else "" for text in listed]
     if corpus is not None:
         return _of_corpus(record, column, [text for text in texts if text], corpus)
     title = str(record.values.get("passage_title") or "")
@@ -203,13 +205,13 @@ def _passages(record: Record, needs: Collection[str], corpus: Mapping[str, Passa
 def _of_corpus(record: Record, column: str, ids: Sequence[str], corpus: Mapping[str, Passage]) -> tuple[Passage, ...]:
     for id in ids:
         if id not in corpus:
-            record.complain(column, id, "the id of a passage of the folder")
+            record.complain(column, id, "the ID of a passage in the folder")
     return tuple(corpus[id] for id in ids if id in corpus)
 
 
 def _label(record: Record, column: str, given: object, labels: Mapping[str, str]) -> str:
     place = find_choice(given, list(labels))
     if place is None:
-        record.complain(column, given, f"a label: {', '.join(labels)}")
+        record.complain(column, given, f"one of the labels {', '.join(labels)}")
         return ""
     return [*labels.values()][place]

@@ -106,7 +106,7 @@ def read_labels(source: Source) -> list[PassageLabel]:
         labels.append(first)
         for record, one in others:
             if one.label != first.label:
-                expected = f"{first.label}, as {at.place} says; keep one of them"
+                expected = f"{first.label}, the label in {at.place}; remove one of the two rows"
                 record.complain(record.cell("label").column, one.label, expected)
     table.raise_problems(name_of(source), n_rows)
     return labels
@@ -140,7 +140,7 @@ def check_form(path: Path) -> str:
         InputError: The suffix is not a supported label format.
     """
     if path.suffix.lower() not in FORMS:
-        raise InputError(f"{path.name!r} is not a name of a file of labels; end it in {', '.join(FORMS)}")
+        raise InputError(f"a label file's name must end in {' or '.join(FORMS)}, but got {path.name!r}")
     return path.suffix.lower()
 
 
@@ -163,8 +163,8 @@ def with_labels(questions: Sequence[Question], labels: Iterable[PassageLabel]) -
             given[one.question_id].append(one)
     if given and not any(question.id in given for question in questions):
         raise DataError(
-            f"the labels are of other questions: none of {short(list(given))} is among the {len(questions)} questions; "
-            "give the questions that were labeled, or label these"
+            f"the labels are for different questions: none of the labeled question IDs {short(list(given))} is in "
+            f"the data (questions: {len(questions)}); pass the labeled questions, or label the questions in the data"
         )
     return [_united(question, given[question.id]) if question.id in given else question for question in questions]
 
@@ -183,7 +183,7 @@ def evidence_by(questions: Iterable[Question]) -> str:
     questions = list(questions)
     by = ", ".join(f"{name} ({count})" for name, count in assessors_of(questions).items())
     several = sum(bool(question.alternatives) for question in questions)
-    either = f" ({several} questions have alternative passages, of which any one is enough)" if several else ""
+    either = f" (questions with alternative passages: {several}; any one alternative is enough)" if several else ""
     return "usefulness from labelled evidence" + either + (f", by {by}" if by else "")
 
 
@@ -219,5 +219,5 @@ def _read_label(record: Record, field: str) -> Label | None:
     column, value = record.cell(field)
     place = find_choice(value, (*GRADES, *range(len(GRADES))))
     if place is None and str("" if value is None else value).strip():
-        record.complain(column, value, f"a label: {', '.join(GRADES)}, or its grade 0, 1 or 2")
+        record.complain(column, value, f"one of the labels {', '.join(GRADES)}, or one of the grades 0, 1, 2")
     return None if place is None else GRADES[place % len(GRADES)]

@@ -147,7 +147,7 @@ def read_questions(
     table.problems += [f"no column {name!r} to slice by; the columns are {[*table.seen]}" for name in missing]
     table.raise_problems(name_of(source), n_rows)
     if len(found) < n_rows:
-        logger.info("%s: %d rows repeat a question and were merged with it", name_of(source), n_rows - len(found))
+        logger.info("%s: merged rows that repeat an earlier question: %d", name_of(source), n_rows - len(found))
     return [question for _, _, question in found.values()]
 
 
@@ -178,7 +178,7 @@ def read_passages(
     """
     if names_documents(source):
         if columns or split:
-            raise DataError(f"{source}: documents have no columns and no splits; leave columns and split out")
+            raise DataError(f"{source}: documents have neither columns nor splits; omit columns= and split=")
         return read_documents(source).passages[: check_limit(limit)]
     if isinstance(source, list | tuple) and source and all(isinstance(one, Passage) for one in source):
         return list(source[: check_limit(limit)])
@@ -192,11 +192,13 @@ def read_passages(
             continue
         place, first = found.setdefault(passage.id, (record.place, passage))
         if first != passage:
-            record.complain(record.cell("id").column, passage.id, f"another id: {place} has it with other content")
+            record.complain(
+                record.cell("id").column, passage.id, f"a unique ID; {place} has the same ID but different content"
+            )
     table.raise_problems(name_of(source), n_rows)
     if unread := table.unread():
         logger.warning(
-            "%s: left out the columns %s; to filter by them (where), name them as columns of the metadata: metadata=%s",
+            "%s: ignored columns %s; to filter on them with where=, pass metadata=%s",
             name_of(source), short(unread), ",".join(unread[:SHOWN_UNREAD]),
         )  # fmt: skip
     return [passage for _, passage in found.values()]
@@ -238,8 +240,8 @@ def check_evidence(questions: Iterable[Question], passage_ids: Collection[str]) 
         missing = [passage_id for passage_id in question.evidence if passage_id not in known]
         if missing:
             lines.append(
-                f"question {question.id!r}: {len(missing)} of its {len(question.evidence)} labeled passages "
-                f"are not among the {len(known)} of the collection: {short(missing)}"
+                f"question {question.in_words}: labeled passages that are not in the collection: {short(missing)} "
+                f"({len(missing)} of {len(question.evidence)} labeled; passages in the collection: {len(known)})"
             )
     return lines
 
@@ -258,7 +260,7 @@ def check_labels(questions: Iterable[Question], passage_ids: Collection[str]) ->
     if not {key for question in labelled for key in question.evidence}.isdisjoint(passage_ids):
         return
     if lines := check_evidence(labelled, passage_ids):
-        raise DataError(["the labels are of another collection; search that one, or label this one's passages", *lines])
+        raise DataError(["the labels are for a different collection; search it, or label passages in this one", *lines])
 
 
 def check_limit(limit: int | None) -> int | None:
@@ -294,9 +296,9 @@ def _records(
         if n_useful == limit:
             break
     if left_out and not n_useful:
-        table.problems.append(f"{name_of(source)}: all {left_out} {kind} are without text or answer")
+        table.problems.append(f"{name_of(source)}: all {kind} lack a text or an answer (rows: {left_out})")
     elif left_out:
-        logger.warning("%s: left out %d %s without text or answer", name_of(source), left_out, kind)
+        logger.warning("%s: ignored %s without a text or an answer: %d", name_of(source), kind, left_out)
 
 
 def asked_in(record: Record) -> tuple[Question, bool]:
@@ -304,7 +306,9 @@ def asked_in(record: Record) -> tuple[Question, bool]:
     text = record.required_text("question")
     if text.startswith(("[{", "[HumanMessage(")):
         record.complain(
-            record.cell("question").column, text, "one question; earlier turns of a conversation go into history"
+            record.cell("question").column,
+            text,
+            "a single question; put the earlier turns of the conversation into history",
         )
     options = read_options(record)
     answer = read_answer(record, options)
@@ -320,7 +324,7 @@ def _question(record: Record, multiple_choice: bool | str, slices: Sequence[str]
     asked, named = asked_in(record)
     evidence = read_evidence(record)
     if multiple_choice and not asked.options and record.ok:
-        record.complain(record.cell("options").column, None, f"options, {_needed(multiple_choice)}")
+        record.complain(record.cell("options").column, None, f"options ({_needed(multiple_choice)})")
     jointly, assessors = read_jointly(record), read_assessors(record, evidence)
     alternatives = read_alternatives(record, evidence)
     labelled = replace(
@@ -338,13 +342,13 @@ def _slices(record: Record, names: Sequence[str]) -> dict[str, str]:
         if isinstance(value, (str, int, float)):
             found[name] = " ".join(str(value).split())
         elif value is not None:
-            record.complain(name, value, "a text, a number, or true or false, to slice by")
+            record.complain(name, value, "a string, a number, true, or false")
     return {name: value for name, value in found.items() if value}
 
 
 def _needed(multiple_choice: bool | str) -> str:
     """Return the reason why options are needed."""
-    return f"needed for {'multiple_choice=True' if multiple_choice is True else multiple_choice}"
+    return f"required for {'multiple_choice=True' if multiple_choice is True else multiple_choice}"
 
 
 def derived_id(question: str, options: tuple[str, ...], history: tuple[str, ...] = ()) -> str:
@@ -358,10 +362,12 @@ def _checked_before(questions: Sequence[Any], multiple_choice: bool | str, slice
     missing = [name for name in slices if not any(name in one.slices for one in questions)]
     if missing:
         known = sorted({name for one in questions for name in one.slices})
-        raise DataError(f"no question has the slice {missing[0]!r}; the slices are {known}: Question(slices=...)")
+        raise DataError(
+            f"no question has the slice {missing[0]!r}; the slices are {known}. Set slices with Question(slices=...)"
+        )
     bare = [one.id for one in questions if not one.options]
     if multiple_choice and bare:
-        raise DataError([f"question {id!r} has no options, {_needed(multiple_choice)}" for id in bare])
+        raise DataError([f"question {id!r} has no options ({_needed(multiple_choice)})" for id in bare])
     return list(questions)
 
 
@@ -375,14 +381,14 @@ def _add_question(
     place, first_named, first = found[question.id]
     column = record.cell("id").column
     if named or first_named:
-        record.complain(column, question.id, f"another id: {place} has it already")
+        record.complain(column, question.id, f"a unique ID; {place} has the same ID")
         return
     if first.options and None not in (first.answer, question.answer) and first.answer != question.answer:
-        record.complain("answer", question.answer, f"{first.answer!r}, as {place} says for the same question")
+        record.complain("answer", question.answer, f"{first.answer!r}, the answer to the same question in {place}")
         return
     differing = [key for key, label in question.evidence.items() if first.evidence.get(key, label) != label]
     if differing:
-        record.complain("evidence", differing, f"the labels that {place} gives them for the same question")
+        record.complain("evidence", differing, f"the labels for the same question in {place}")
         return
     answers = distinct([*first.answers, *question.answers])
     united = replace(
@@ -402,5 +408,5 @@ def _passage(record: Record) -> Passage:
     id = record.required_text("id") if given is None else record.name(given, column)
     text = record.required_text("text")
     column, given = record.cell("title")
-    title = "" if given in (None, "") else record.text(given, column, "text")
+    title = "" if given in (None, "") else record.text(given, column, "a string")
     return Passage(id, text, title, read_metadata(record))

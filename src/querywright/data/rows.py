@@ -20,7 +20,7 @@ from querywright.errors import DataError
 INDEX_COLUMNS = ("answer_idx", "answer_letter", "answer_index", "answerKey")
 SHOWN_COLUMNS = 20
 """Maximum number of a source's columns that an error message lists."""
-_OPTIONS = "2 to 26 distinct, non-empty texts"
+_OPTIONS = "2 to 26 distinct, non-empty strings"
 _QUOTES = frozenset("'\"")
 _LISTS = ("options", "answers", "aliases", "evidence", "alternatives")
 """Fields whose cell may contain a list without quotes."""
@@ -64,7 +64,7 @@ class Table:
         self.mapped = dict(columns or {})
         unknown = sorted(set(self.mapped) - set(guesses))
         if unknown:
-            raise DataError(f"columns: unknown name {unknown}; the names to map are {list(guesses)}")
+            raise DataError(f"unknown names in columns: {unknown}; known names: {list(guesses)}")
         self.names = {**guesses, **{key: (column,) for key, column in self.mapped.items()}}
         self.problems: list[str] = []
         self.absent: dict[str, list[str]] = {}
@@ -105,8 +105,8 @@ class Table:
         if any(name in seen for name in self.names[field]):
             return ""
         return (
-            f"no column for {field!r} (looked for {' or '.join(self.names[field])}); the columns are {columns}; "
-            f'name one with columns={{"{field}": ...}}'
+            f"no column for {field!r} (looked for {' or '.join(self.names[field])}); the columns are {columns}. "
+            f'Choose one with columns={{"{field}": ...}}'
         )
 
 
@@ -156,10 +156,10 @@ class Record:
         elif "\0" in cleaned:
             self.complain(column, value, f"{expected} without NUL characters")
         elif any("\ud800" <= sign <= "\udfff" for sign in cleaned):
-            self.complain(column, value, f"{expected} in valid Unicode (it has half of a surrogate pair)")
+            self.complain(column, value, f"{expected} in valid Unicode (found an unpaired surrogate)")
         return cleaned
 
-    def name(self, value: object, column: str, expected: str = "a non-empty text or whole number") -> str:
+    def name(self, value: object, column: str, expected: str = "a non-empty string or an integer") -> str:
         """Return an id or a short answer as a string. An integer is converted to a string."""
         return self.text(str(value) if is_whole(value) else value, column, expected)
 
@@ -167,7 +167,7 @@ class Record:
         """Return a required field's text."""
         column, value = self.cell(field)
         if value is not None:
-            return self.text(value, column, "non-empty text")
+            return self.text(value, column, "a non-empty string")
         problem = f'{self.place}, column "{self.table.names[field][0]}": found nothing; expected the {field}'
         self.ok = False
         self.table.problems.append(problem)
@@ -183,13 +183,16 @@ def read_options(record: Record) -> Options | None:
     named = _named_options(value)
     if named is None:
         record.complain(
-            column, value, f"a list of {_OPTIONS}, or of objects of key and value, or an object of letters and texts"
+            column,
+            value,
+            f"a list of {_OPTIONS}, a list of objects with a key and a value, or an object that maps letters to "
+            "strings",
         )
         return None
     if not named:
         return Options()
     was_ok, record.ok = record.ok, True
-    texts = [record.text(text, column, f"a non-empty text for option {label}") for label, text in named]
+    texts = [record.text(text, column, f"a non-empty string for option {label}") for label, text in named]
     sound, record.ok = record.ok, record.ok and was_ok
     if not sound:
         return None
@@ -265,9 +268,9 @@ def read_answer(record: Record, options: Options | None) -> Answer:
     if options.texts:
         text = _choose(record, options, index, given)
     elif given.value is not None:
-        text = record.name(given.value, given.column, "a non-empty text (leave it out if it is unknown)")
+        text = record.name(given.value, given.column, "a non-empty string (omit the answer if it is unknown)")
     elif index.value is not None:
-        record.complain(index.column, index.value, "options that it points to, but the row has none")
+        record.complain(index.column, index.value, "options for this index, but the row has no options")
     return Answer(text, tuple(alias for alias in distinct(aliases) if alias != text))
 
 
@@ -284,7 +287,7 @@ def _texts(record: Record, cell: Cell) -> list[str]:
     if isinstance(value, dict) and "text" in value:
         value = value["text"]
     listed = value if isinstance(value, list) else [] if value is None else [value]
-    return [record.name(item, column, "a non-empty text or a list of them") for item in listed]
+    return [record.name(item, column, "a non-empty string or a list of non-empty strings") for item in listed]
 
 
 def _choose(record: Record, options: Options, index: Cell, given: Cell) -> str | None:
@@ -303,11 +306,11 @@ def _choose(record: Record, options: Options, index: Cell, given: Cell) -> str |
     if not found:
         expected = f"one of the options {list(texts)}, its letter, or its position from 0"
     elif place is not None and place not in found:
-        expected = f"{texts[place]!r} as {index.column}={index.value!r} says"
+        expected = f"{texts[place]!r}, the option that {index.column}={index.value!r} refers to"
     elif place is None and len(found) > 1:
         expected = (
-            f"one option, but it is the text of {labels[found[0]]} and the letter or position of {labels[found[1]]}; "
-            "put letters and positions into a column answer_idx"
+            f"one option, but this value is the text of option {labels[found[0]]} and the letter or position of option "
+            f"{labels[found[1]]}; put letters and positions into a column named answer_idx"
         )
     else:
         return texts[found[0] if place is None else place]
@@ -343,25 +346,27 @@ def read_evidence(record: Record) -> dict[str, Label]:
     if value is None:
         return {}
     if isinstance(value, str) and value.strip()[:1] + value.strip()[-1:] in ("[]", "{}"):
-        record.complain(column, value, "a passage id, or a list of them as JSON")
+        record.complain(column, value, "a passage ID or a JSON list of passage IDs")
         return {}
     if not isinstance(value, dict):
         ids = value if isinstance(value, list) else [value]
-        return dict.fromkeys((record.name(id, column, "a passage id, or a list of them") for id in ids), Label.ENTAILED)
+        return dict.fromkeys(
+            (record.name(id, column, "a passage ID or a list of passage IDs") for id in ids), Label.ENTAILED
+        )
     evidence, labels = {}, list(Label)
     for key, label in value.items():
         place = find_choice(label, labels)
         if place is not None:
-            evidence[record.name(key, column, "a non-empty passage id")] = labels[place]
+            evidence[record.name(key, column, "a non-empty passage ID")] = labels[place]
         elif label is not None:
-            record.complain(column, {key: label}, f"a label: {', '.join(Label)}")
+            record.complain(column, {key: label}, f"one of the labels {', '.join(Label)}")
     return evidence
 
 
 def read_assessors(record: Record, evidence: Mapping[str, Label]) -> dict[str, tuple[str, ...]]:
     """Return each label's assessors, by passage id; empty if the row names none."""
     column, value = record.parsed("assessors")
-    expected = "an object: for each passage id of the evidence a name, or a list of names"
+    expected = "an object that maps passage IDs in the evidence to a name or a list of names"
     if value is not None and not isinstance(value, dict):
         record.complain(column, value, expected)
         return {}
@@ -377,7 +382,7 @@ def read_assessors(record: Record, evidence: Mapping[str, Label]) -> dict[str, t
 def read_alternatives(record: Record, evidence: Mapping[str, Label]) -> tuple[tuple[str, ...], ...]:
     """Return groups of passage ids, where any one passage in a group is enough; empty if the row has none."""
     column, value = record.parsed("alternatives")
-    expected = "a list of lists of passage ids of the evidence"
+    expected = "a list of lists of passage IDs from the evidence"
     if value is not None and not (isinstance(value, list) and all(isinstance(group, list) for group in value)):
         record.complain(column, value, expected)
         return ()
@@ -401,9 +406,9 @@ def read_history(record: Record) -> tuple[str, ...]:
     """Return the turns of the conversation before a question."""
     column, value = record.parsed("history")
     try:
-        return tuple(record.text(turn, column, "a turn with a text") for turn in turns_of(value))
+        return tuple(record.text(turn, column, "a non-empty turn") for turn in turns_of(value))
     except DataError:
-        record.complain(column, value, "a text, or a list of turns: texts, or objects of role and content")
+        record.complain(column, value, "a string or a list of turns (strings, or objects with role and content)")
         return ()
 
 
@@ -417,19 +422,19 @@ def read_metadata(record: Record) -> dict[str, Scalar]:
     if named and not isinstance(value, dict):
         value = {name: record.values[name] for name in named}
     if value is not None and not isinstance(value, dict):
-        record.complain(column, value, "an object of text, numbers and truth values")
+        record.complain(column, value, "an object whose values are strings, numbers, or Booleans")
         return {}
     metadata: dict[str, Scalar] = {}
     for key, item in (value or {}).items():
         name = record.text(key, column, "a non-empty key")
         if isinstance(item, str):
-            metadata[name] = record.text(item, column, f"a non-empty text for {name!r}") if item.strip() else ""
+            metadata[name] = record.text(item, column, f"a non-empty string for {name!r}") if item.strip() else ""
         elif isinstance(item, date):
             metadata[name] = item.isoformat()
         elif isinstance(item, int) or (isinstance(item, float) and math.isfinite(item)):
             metadata[name] = item
         elif item is not None:
-            record.complain(column, {key: item}, "a flat value (text, finite number, truth value or date) for each key")
+            record.complain(column, {key: item}, "a string, a finite number, a Boolean, or a date for each key")
     return metadata
 
 

@@ -31,11 +31,11 @@ SAMPLES: dict[str, dict[Kind, str]] = {
 
 HUB_PREFIX = "hf:"
 KNOWN_SOURCES = (
-    "a .jsonl, .json, .csv, .tsv, or .parquet file (.gz too, except Parquet), a folder with such files, "
-    f"{', '.join(map(repr, SAMPLES))}, or hf:NAME[:CONFIG] for a dataset of the Hugging Face hub; short names: "
-    f"{', '.join(RECIPES)}"
+    "a .jsonl, .json, .csv, .tsv, or .parquet file (optionally gzipped, except Parquet), a folder with such files, "
+    f"{', '.join(map(repr, SAMPLES))}, or hf:NAME[:CONFIG] for a dataset on the Hugging Face Hub (short names: "
+    f"{', '.join(RECIPES)})"
 )
-ROWS = "a list of dicts, of dspy.Example, of Question or Passage, a DataFrame or a datasets.Dataset"
+ROWS = "a list of dicts or of dspy.Example, Question, or Passage objects, a DataFrame, or a datasets.Dataset"
 
 STEMS: dict[Kind, tuple[str, ...]] = {
     "questions": ("questions", "queries", "qa"),
@@ -50,7 +50,7 @@ Source = str | os.PathLike[str] | Iterable[Any] | Mapping[str, Any]
 
 def name_of(source: Source) -> str:
     """Return a source's name for use in messages."""
-    return os.fspath(source) if isinstance(source, str | os.PathLike) else "the rows given"
+    return os.fspath(source) if isinstance(source, str | os.PathLike) else "the given rows"
 
 
 def iterate_rows(source: Source, *, kind: Kind, split: str | None, problems: list[str]) -> Iterator[Row]:
@@ -79,12 +79,12 @@ def iterate_rows(source: Source, *, kind: Kind, split: str | None, problems: lis
         split = next(iter(source)) if split is None and len(source) == 1 else split
         if split is None or split not in source:
             raise DataError(
-                f"split={split!r}: the data has the keys {', '.join(map(str, source))}; give one of them, "
-                f"such as data[{str(next(iter(source), 'test'))!r}], name it with split=, or give a list of rows"
+                f"split must be one of the keys of the data ({', '.join(map(str, source))}), but got {split!r}; set "
+                f"split=, or pass one part, such as data[{str(next(iter(source), 'test'))!r}], or a list of rows"
             )
         source, split = source[split], None
     if split is not None:
-        raise DataError(f"split={split!r}: only datasets have splits, and {name} is not a dataset; leave split out")
+        raise DataError(f"split={split!r}: only datasets have splits, but {name} is not a dataset; omit split=")
     if not is_path:
         yield from _given_rows(source, problems)
     elif sample is not None:
@@ -96,9 +96,9 @@ def iterate_rows(source: Source, *, kind: Kind, split: str | None, problems: lis
 
 def _checked_file(path: Path, name: str, problems: list[str]) -> Iterator[Row]:
     if not os.path.isfile(path):
-        raise DataError(f"{name}: no such file or folder; a source is {KNOWN_SOURCES}")
+        raise DataError(f"{name}: no such file or folder; pass {KNOWN_SOURCES}")
     if not format_of(path.name)[0]:
-        raise DataError(f"{name}: unknown format; a source is {KNOWN_SOURCES}")
+        raise DataError(f"{name}: unknown format; pass {KNOWN_SOURCES}")
     return file_rows(path, name, problems)
 
 
@@ -112,7 +112,9 @@ def _given_rows(rows: Any, problems: list[str]) -> Iterator[Row]:
         if hasattr(values, "items"):
             yield Row(f"row {number}", {key: plain(value) for key, value in values.items()})
         else:
-            problems.append(f"row {number}: found {type(row).__name__}; expected a row of {ROWS}")
+            problems.append(
+                f"row {number}: found {type(row).__name__}; expected a dict, a dspy.Example, a Question, or a Passage"
+            )
 
 
 def _dataset_name(source: str) -> tuple[str, str | None] | None:
@@ -124,7 +126,7 @@ def _dataset_name(source: str) -> tuple[str, str | None] | None:
     dataset, _, config = source.removeprefix(HUB_PREFIX).partition(":")
     if not dataset:
         raise DataError(
-            f"{source!r} names no dataset; write hf:NAME or hf:NAME:CONFIG; short names: {', '.join(RECIPES)}"
+            f"{source!r} does not name a dataset; use hf:NAME or hf:NAME:CONFIG (short names: {', '.join(RECIPES)})"
         )
     return dataset, config or None
 
@@ -145,8 +147,8 @@ def folder_rows(folder: Path, name: str, *, kind: Kind, split: str | None, probl
     if not files:
         there = sorted(f"{path.name}/" if path.is_dir() else path.name for path in folder.iterdir())[:12]
         raise DataError(
-            f"{name}: no file of {kind} in this folder (expected the name {' or '.join(STEMS[kind])} with "
-            f"{', '.join(SUFFIXES)}); found {there}; give a folder with this file, or the path of a file"
+            f"{name}: this folder has no {kind} file; found {there}. Name the file {' or '.join(STEMS[kind])}, with "
+            f"one of the suffixes {', '.join(SUFFIXES)}, or pass the path of a file"
         )
 
     def rows(path: Path) -> Iterator[Row]:
@@ -175,7 +177,9 @@ def _files(folder: Path) -> list[Path]:
     try:
         return sorted(path for path in folder.iterdir() if path.is_file() and format_of(path.name)[0])
     except OSError as error:
-        raise DataError(f"{folder}: cannot be read ({error.strerror}); make it readable or give another") from error
+        raise DataError(
+            f"{folder}: cannot be read ({error.strerror}); make the folder readable or pass a different folder"
+        ) from error
 
 
 def _named(folder: Path, stems: tuple[str, ...]) -> dict[Path, str]:
@@ -193,14 +197,14 @@ def _choose(files: dict[Path, str], name: str, kind: str, split: str | None) -> 
     """Return the only file, or the file for the split."""
     names = ", ".join(path.name for path in files)
     if split is not None and not any(files.values()):
-        raise DataError(f"split={split!r}: {name} has one file of {kind}, {names}; leave split out")
+        raise DataError(f"split={split!r}: the {kind} in {name} have no splits ({names}); omit split=")
     chosen = [path for path, part in files.items() if split in (None, part)]
     if len(chosen) == 1:
         return chosen[0]
     splits = sorted(part for part in files.values() if part)
-    remedy = f"name a split with split=: {splits}" if splits else "give the path of one file"
-    count = "several files" if chosen else f"no file of the split {split!r} among the files"
-    raise DataError(f"{name}: {count} of {kind} in this folder, {names}; {remedy}")
+    remedy = f"choose a split with split=: {splits}" if splits else "pass the path of one file"
+    found = f"several {kind} files" if chosen else f"no {kind} file for the split {split!r}"
+    raise DataError(f"{name}: {found} in this folder ({names}); {remedy}")
 
 
 def _judged_rows(queries: Iterable[Row], judgements: Iterable[Row], problems: list[str]) -> Iterator[Row]:
@@ -225,8 +229,8 @@ def _grades(judgements: Iterable[Row], problems: list[str]) -> tuple[dict[str, d
         missing = [column for column in QRELS_COLUMNS if column not in values]
         if missing:
             problems.append(
-                f"{place}: no column {missing}; the columns are {short(list(values))}; judgements need a first line "
-                f"with {', '.join(QRELS_COLUMNS)}"
+                f"{place}: no column {missing}; the columns are {short(list(values))}. The first line of a judgment "
+                f"file must contain {', '.join(QRELS_COLUMNS)}"
             )
             break
         query, passage, score = (values[column] for column in QRELS_COLUMNS)
@@ -237,13 +241,13 @@ def _grades(judgements: Iterable[Row], problems: list[str]) -> tuple[dict[str, d
             grade = None
         if query is None or passage is None or grade is None:
             found = {column: values[column] for column in QRELS_COLUMNS}
-            problems.append(f"{place}: found {short(found)}; expected two ids and a whole number")
+            problems.append(f"{place}: found {short(found)}; expected two IDs and an integer")
             continue
         places.setdefault(str(query), place)
         known = grades.setdefault(str(query), {}).setdefault(str(passage), grade)
         if known != grade:
             problems.append(
-                f'{place}, column "score": found {grade}; expected {known}, as another line has for the same query '
-                "and passage"
+                f'{place}, column "score": found {grade}; expected {known}, the score for the same query and '
+                "passage in an earlier line"
             )
     return grades, places

@@ -60,13 +60,13 @@ def split_questions(
     """
     for name, share in (("train", train), ("dev", dev)):
         if not 0 <= share <= 1:
-            raise InputError(f"{name} is a share from 0 to 1, but got {share}; for exact numbers use sizes=")
+            raise InputError(f"{name} must be a share from 0 to 1, but got {share}; for exact numbers, use sizes=")
     if train + dev > 1 + 1e-9:
         raise InputError(f"train + dev must be at most 1, but got {train} + {dev}; the rest is the test split")
     found = [(asked_of(one), one) for one in questions]
     counts = Counter(question.id for _, question in found)
     repeated = [
-        f"question id {name!r} occurs {count} times; expected once" for name, count in counts.items() if count > 1
+        f"question ID {name!r} occurs {count} times; expected once" for name, count in counts.items() if count > 1
     ]
     if repeated:
         raise DataError(sorted(repeated))
@@ -145,7 +145,7 @@ def _cut(splits: Splits, sizes: tuple[int, int, int]) -> Splits:
     if any(size > there for size, there in zip(sizes, most, strict=True)):
         asked, can = (",".join(map(str, numbers)) for numbers in (sizes, most))
         raise DataError(
-            f"of these {sum(most)} questions at most {can} fall to train,dev,test by their ids, but got {asked}; "
-            "give smaller sizes=..., more questions, or another seed=..."
+            f"sizes (train,dev,test) must be at most {can}, but got {asked}. Question IDs determine the splits "
+            f"(questions: {sum(most)}); pass smaller sizes=..., more questions, or a different seed=..."
         )
     return Splits(*(part[:size] for part, size in zip(splits, sizes, strict=True)))

@@ -49,7 +49,7 @@ def file_rows(path: Path, name: str, problems: list[str]) -> Iterator[Row]:
             else:
                 yield from _json_line_rows(stream, name, problems)
     except (OSError, EOFError, zlib.error) as error:
-        problems.append(f"{name}: cannot be read to its end ({error}); the file may be damaged or incomplete")
+        problems.append(f"{name}: cannot be read to the end ({error}); the file may be damaged or incomplete")
 
 
 def _parse_json(data: bytes) -> Any:
@@ -58,11 +58,11 @@ def _parse_json(data: bytes) -> Any:
         return json.loads(data.removeprefix(codecs.BOM_UTF8).decode("utf-8"))
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, " if error.lineno > 1 else ""
-        raise ValueError(f"is not valid JSON: {error.msg} at {where}character {error.colno}") from error
+        raise ValueError(f"not valid JSON: {error.msg} at {where}character {error.colno}") from error
     except UnicodeDecodeError as error:
-        raise ValueError(f"is not UTF-8: byte 0x{data[error.start]:02x} at {error.start}") from error
+        raise ValueError(f"not UTF-8: byte 0x{data[error.start]:02x} at position {error.start}") from error
     except RecursionError as error:
-        raise ValueError("is nested too deeply") from error
+        raise ValueError("nested too deeply") from error
 
 
 def _json_line_rows(stream: BinaryIO, name: str, problems: list[str]) -> Iterator[Row]:
@@ -78,14 +78,14 @@ def _json_line_rows(stream: BinaryIO, name: str, problems: list[str]) -> Iterato
         if isinstance(value, dict):
             yield Row(place, value)
         else:
-            problems.append(f"{place}: found {type(value).__name__}; expected a JSON object with named columns")
+            problems.append(f"{place}: found {type(value).__name__}; expected a JSON object with column names as keys")
 
 
 def _json_rows(stream: BinaryIO, name: str, problems: list[str]) -> Iterator[Row]:
     try:
         value = _parse_json(stream.read())
     except ValueError as error:
-        problems.append(f"{name}: {error}; for one object per line, name the file .jsonl")
+        problems.append(f"{name}: {error}; if the file has one object per line, rename it to .jsonl")
         return
     if not isinstance(value, list):
         problems.append(f"{name}: found {type(value).__name__}; expected a list of objects")
@@ -105,7 +105,7 @@ def _csv_rows(stream: BinaryIO, name: str, problems: list[str], delimiter: str) 
             header = [column.strip() for column in next(reader, [])]
             repeated = sorted(column for column, count in Counter(header).items() if count > 1)
             if not header or repeated:
-                problems.append(f"{name} line 1: expected distinct column names, repeated: {repeated[:20]}")
+                problems.append(f"{name} line 1: expected distinct column names, but found duplicates: {repeated[:20]}")
                 return
             last = reader.line_num
             for cells in reader:
@@ -114,11 +114,11 @@ def _csv_rows(stream: BinaryIO, name: str, problems: list[str], delimiter: str) 
                     found = [cell if cell.strip() else None for cell in cells]
                     yield Row(place, dict(zip(header, found, strict=True)))
                 elif cells:
-                    problems.append(f"{place}: found {len(cells)} cells; expected {len(header)} as in line 1")
+                    problems.append(f"{place}: number of cells: {len(cells)}; expected {len(header)}, as in line 1")
         except UnicodeDecodeError as error:
-            problems.append(f"{name} after line {reader.line_num}: is not UTF-8 ({error.reason})")
+            problems.append(f"{name} after line {reader.line_num}: not UTF-8 ({error.reason})")
         except csv.Error as error:
-            hint = "quote cells as CSV does, or use JSON lines"
+            hint = "correct the quotation marks, or use JSON Lines (.jsonl)"
             problems.append(f"{name} line {reader.line_num}: {error}; {hint}")
 
 
@@ -134,4 +134,4 @@ def _parquet_rows(path: Path, name: str, problems: list[str]) -> Iterator[Row]:
                     number += 1
                     yield Row(f"{name} row {number}", values)
     except pyarrow.ArrowException as error:
-        problems.append(f"{name} after row {number}: is not a readable Parquet file ({str(error).splitlines()[0]})")
+        problems.append(f"{name} after row {number}: cannot read the Parquet file ({str(error).splitlines()[0]})")

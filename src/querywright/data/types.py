@@ -110,6 +110,12 @@ class Question:
     slices: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
+    def in_words(self) -> str:
+        """The id with the first 60 characters of the text, for messages."""
+        text = " ".join(self.question.split())
+        return f"{self.id!r} ({text[:60] + ' ...' * (len(text) > 60)!r})"
+
+    @property
     def answers(self) -> tuple[str, ...]:
         """All right answers, starting with ``answer``."""
         return () if self.answer is None else (self.answer, *self.aliases)

@@ -192,7 +192,7 @@ def _last_try(lm: Any, signature: Any) -> Iterator[None]:
         if engine := _own_engine(lm):
             said = textwrap.shorten(_UNSEEN.sub("", str(error.lm_response or "")), _QUOTED, placeholder=" ...")
             wanted = " and ".join(json.dumps(name) for name in signature.output_fields)
-            message = f"{said!r}, but {lm.model} was asked for a JSON object with {wanted}"
+            message = f"{said!r}, but the prompt asked {lm.model} for a JSON object with {wanted}"
             engine.ledger.add(Cost(unreadable=1), UnreadableAnswer(message, engine.limits.max_unreadable))
         raise
 

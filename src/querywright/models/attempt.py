@@ -18,7 +18,7 @@ from querywright.models.budget import Budget
 from querywright.models.engine_errors import redacted
 from querywright.models.flow import Flow
 from querywright.models.pieces import read_stream
-from querywright.models.response_parsing import is_empty
+from querywright.models.response_parsing import is_empty, with_text
 from querywright.models.usage import Cost, Layer, Ledger, call_context, metered, surrounded
 
 T = TypeVar("T")
@@ -104,8 +104,8 @@ class ModelLayer:
         try:
             with error_boundary(self._identity, unexpected=True):
                 if self._timeout is None:
-                    return self._ask(request)
-                return within(self._timeout, lambda: self._ask(request))
+                    return with_text(self._ask(request))
+                return with_text(within(self._timeout, lambda: self._ask(request)))
         except LMError as error:
             failure = redacted(error, self._secrets)
         raise failure  # outside the handler, because the original error may show API keys
@@ -130,7 +130,7 @@ def left() -> float:
     """
     seconds = call_context().deadline - monotonic()
     if seconds <= 0:
-        raise TimeoutError("the attempt has run out of time")
+        raise TimeoutError("the attempt timed out")
     return seconds
 
 
@@ -165,8 +165,7 @@ def within(seconds: float, work: Callable[[], T]) -> T:
         if monotonic() < end:
             raise
     raise LMTimeoutError(
-        f"there was no complete answer within {seconds:g} seconds; if the server is slow, allow more time with "
-        "--timeout SECONDS (timeout= of resolve_lm)"
+        f"the LM sent no complete answer within {seconds:g} seconds; if the server is slow, increase timeout="
     )
 
 

@@ -52,7 +52,8 @@ class Budget(Shared):
         tokens: Number of input and output tokens after which no more calls are sent; None for no limit. Default None.
         dollars: Estimated US dollars after which no more calls are sent; None for no limit. A call with an unknown
             price costs 0. Default None.
-        remedy: Last sentence of the error message, which says how to continue. Default: raise ``--max-calls``.
+        remedy: Last sentence of the error message, which tells the user how to continue. Default: raise
+            ``--max-calls``.
 
     Raises:
         InputError: A limit is less than 0.
@@ -73,7 +74,7 @@ class Budget(Shared):
         self.limits: dict[str, float] = {unit: limit for unit, limit in given.items() if limit is not None}
         for unit, limit in self.limits.items():
             if not limit >= 0:
-                raise InputError(f"a budget of {unit} must be 0 or more, or None for no limit, but got {limit}")
+                raise InputError(f"the budget limit {unit!r} must be 0 or more, or None for no limit, but got {limit}")
         self.name = name
         self._store = store or Store()
         self._remedy = remedy
@@ -86,7 +87,8 @@ class Budget(Shared):
         rows, _ = self._execute(_READ)
         if not rows:
             raise LMStoreError(
-                f"the amounts of the budget {self.name!r} are missing from {self._store!r}; run the command again"
+                f"no amounts found for the budget {self.name!r} in {self._store!r}; run the command again to "
+                "start a new count"
             )
         return Spending(*rows[0])
 
@@ -96,7 +98,7 @@ class Budget(Shared):
         for unit, limit in self.limits.items():
             if getattr(spent, unit) >= limit:
                 raise LMBudgetError(
-                    f"the limit of {limit} {_UNITS[unit]} is reached; answers received so far are kept. {self._remedy}"
+                    f"reached the limit of {limit} {_UNITS[unit]}; answers received so far are cached. {self._remedy}"
                 )
 
     def reserve(self) -> None:
@@ -110,7 +112,9 @@ class Budget(Shared):
         _, n_rows = self._execute(_RESERVE + within, **self.limits)
         if not n_rows:
             self.check()
-            raise LMBudgetError(f"the budget {self.name!r} was used up, and then its limits were raised; run again")
+            raise LMBudgetError(
+                f"the budget {self.name!r} was used up, but its limits have since been raised; run the command again"
+            )
 
     def settle(self, cost: Cost) -> None:
         """Add an attempt's tokens and dollars after it ends; ``reserve`` has already counted the call.
@@ -122,7 +126,7 @@ class Budget(Shared):
             if cost.tokens or cost.dollars:
                 self._execute(_SETTLE, tokens=cost.tokens, dollars=cost.dollars)
         except LMStoreError as error:
-            _logger.warning("%s; the cost of a call is not counted", error)
+            _logger.warning("%s. The cost of this call was not added to the budget", error)
 
     def forget(self) -> None:
         """Delete the amounts at the end of a run that no later run will continue."""
@@ -132,4 +136,4 @@ class Budget(Shared):
         try:
             return self._store.execute(statement, name=self.name, **values)
         except QuerywrightError as error:
-            raise LMStoreError(f"LM calls cannot be counted: {error}") from None
+            raise LMStoreError(f"cannot count LM calls for the budget {self.name!r}: {error}") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from typing import Any
 
 from dspy.lm15 import Request, Response
@@ -39,6 +40,7 @@ class CacheLayer:
         ledger: Records the calls saved.
         deterministic: Whether the model always gives the same answer to a request; if so, every answer is stored.
         price: Estimates the price of a response in US dollars. Default None: prices are not known.
+        keyed: Returns the request whose fields are part of a stored answer's key. Default None: the request itself.
     """
 
     def __init__(
@@ -50,9 +52,10 @@ class CacheLayer:
         *,
         deterministic: bool = False,
         price: Price | None = None,
+        keyed: Callable[[Request], Request] | None = None,
     ) -> None:
         self._inner, self._identity, self._store, self._ledger = inner, identity, store, ledger
-        self._deterministic, self._price = deterministic, price
+        self._deterministic, self._price, self._keyed = deterministic, price, keyed
         self._flights = SingleFlight[bytes]()
         self._again: dict[str, tuple[Response, Cost]] = {}
 
@@ -62,7 +65,8 @@ class CacheLayer:
         is_draw = bool(config.temperature) and config.seed is None and not self._deterministic
         if is_draw or config.logprobs is not None or request.tools:
             return self._inner.complete(request)
-        body = json.dumps(request, sort_keys=True, ensure_ascii=False, default=_plain)
+        shown = request if self._keyed is None else self._keyed(request)
+        body = json.dumps(shown, sort_keys=True, ensure_ascii=False, default=_plain)
         key = hashlib.sha256(f"{self._identity}\n{body}".encode()).hexdigest()
         found = self._again.get(key)
         if found is None:

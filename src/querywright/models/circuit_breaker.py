@@ -8,6 +8,7 @@ import textwrap
 import threading
 from dataclasses import dataclass
 from time import monotonic, sleep
+from typing import Literal, get_args
 
 from dspy import lm15
 from dspy.lm15 import Request, Response
@@ -32,6 +33,8 @@ from querywright.models.usage import Cost, Layer, Ledger
 INCURABLE = (LMAuthError, LMBillingError, LMUnsupportedModelError, LMConfigurationError)
 """Errors that a retry cannot fix."""
 _SHOWN = 300  # maximum number of characters of an error or a refusal that a message shows
+Structured = Literal["on", "off", "auto"]
+"""Whether requests to a remote model contain a JSON schema; ``auto``: if the model's server supports one."""
 LONGEST = 7 * 24 * 3600.0
 """Longest allowed timeout for an attempt, in seconds: one week."""
 
@@ -57,6 +60,9 @@ class Limits:
             server.
         max_tokens: Maximum number of tokens in a remote model's answer, including thinking, 1 or more. Default None:
             1000, or 16000 for models known to reason first.
+        structured: ``on`` to send a JSON schema with every request to a remote model, ``off`` to send none, or
+            ``auto``: send one unless the model is listed as not supporting it or its server has refused it. Default
+            ``auto``.
 
     Raises:
         InputError: A value is out of range.
@@ -71,23 +77,23 @@ class Limits:
     max_unreadable: float = 0.3
     at_once: int | None = None
     max_tokens: int | None = None
+    structured: Structured = "auto"
 
     @classmethod
-    def where(cls, **given: float | None) -> Limits:
+    def where(cls, **given: float | str | None) -> Limits:
         """Return the default limits, replaced by the given values that are not None."""
         return cls(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
 
     def __post_init__(self) -> None:
         if not 0 < self.timeout <= LONGEST:
-            raise InputError(f"timeout must be more than 0 seconds and at most a week, but got {self.timeout}")
+            raise InputError(f"timeout must be more than 0 seconds and at most one week, but got {self.timeout}")
         if not 0 <= self.max_unreadable < 1:
-            raise InputError(
-                f"max_unreadable must be a share from 0 to less than 1, but got {self.max_unreadable}: without "
-                "readable answers, there are no results"
-            )
+            raise InputError(f"max_unreadable must be at least 0 and less than 1, but got {self.max_unreadable}")
         for name in ("at_once", "max_tokens"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise InputError(f"{name} must be 1 or more, or None, but got {value}")
+        if self.structured not in get_args(Structured):
+            raise InputError(f"structured must be on, off, or auto, but got {self.structured!r}")
         for name, least in (("max_attempts", 1), ("outage_after", 1), ("backoff", 0), ("max_wait", 0), ("cooldown", 0)):
             if not getattr(self, name) >= least:
                 raise InputError(f"{name} must be {least} or more, but got {getattr(self, name)}")
@@ -111,9 +117,10 @@ class CircuitBreaker:
             if self._is_open and monotonic() < self._open_until:
                 count = self._failed_in_a_row
                 raise LMOutageError(
-                    f"{count} request{'s' if count > 1 else ''} in a row to {self._identity} failed, so no more are "
-                    f"sent. The last failure: {self._last_failure.rstrip('.')}. Check the model's service and run "
-                    "again: answers received so far are kept"
+                    f"stopped sending requests to {self._identity} after "
+                    f"{f'{count} consecutive failures' if count > 1 else 'a failure'}. Last error: "
+                    f"{self._last_failure.rstrip('.')}. Check the service and run the command again; answers received "
+                    "so far are cached"
                 )
             self._open_until = monotonic() + self._limits.cooldown  # this attempt tests the model; others are rejected
 
@@ -210,17 +217,14 @@ def _failure(response: Response) -> LMError | None:
         return LMRefusedError(f"the LM refused to answer: {textwrap.shorten(refusal, _SHOWN, placeholder=' ...')}")
     if response.finish_reason == "content_filter":
         said = textwrap.shorten(f": {response.text or ''}", _SHOWN, placeholder=" ...").rstrip(": ")
-        return LMRefusedError(f"the answer was filtered by the service (finish_reason content_filter){said}")
+        return LMRefusedError(f"the service filtered the answer (finish_reason content_filter){said}")
     broken = broken_off(response)
     if broken:
-        return LMServerError(f"the service failed while it answered ({broken})")
+        return LMServerError(f"the service failed before the answer was complete ({broken})")
     if not is_empty(response):
         return None
     if response.finish_reason == "length":
-        return LMError(
-            "the answer is empty: the model used all its tokens for thinking; allow more with --max-tokens N "
-            "(max_tokens= of resolve_lm)"
-        )
+        return LMError("the answer is empty because the model used all its tokens for thinking; increase max_tokens=")
     if is_only_thinking(response):
         return None  # the adapter repeats the request
-    return LMProviderError("the answer is empty: the service sent no choices, or a choice without text")
+    return LMProviderError("the answer is empty: the service sent no choices, or sent a choice without text")

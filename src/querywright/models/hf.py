@@ -1,7 +1,7 @@
 """Load the embedded model in transformers, and tokenize prompts for it.
 
-The model is read from the same file that llama.cpp runs, and prompts become the same tokens as there: the chat template
-and the tokenization are the same, and control tokens in a message are broken up.
+The model is loaded from the same file that llama.cpp uses, and prompts are tokenized identically: same chat template,
+same tokenizer, and control tokens in a message are treated as plain text.
 """
 
 from __future__ import annotations

@@ -10,12 +10,12 @@ from querywright.errors import InputError
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,39}")
 
 
-def api_key(variable: str | None, *, what: str = "key", option: str = "--api-key-env") -> str | None:
+def api_key(variable: str | None, *, what: str = "API key", option: str = "--api-key-env") -> str | None:
     """Return the API key in an environment variable, or None if no variable is given.
 
     Args:
         variable: Name of the environment variable, or None.
-        what: What the variable contains, for the error message. Default ``key``.
+        what: What the variable contains, for the error message. Default ``API key``.
         option: Option that gave the variable's name, for the error message.
 
     Raises:
@@ -27,7 +27,7 @@ def api_key(variable: str | None, *, what: str = "key", option: str = "--api-key
     if not key:
         named = repr(variable) if _VARIABLE.fullmatch(variable) else "you named"  # the name may be the API key
         raise InputError(
-            f"the environment variable {named} is unset or empty; {option} takes the name of a variable: set a "
-            f"variable to the {what} (export NAME=...) and pass its name"
+            f"the environment variable {named} is unset or empty; store the {what} in an environment variable "
+            f"(export NAME=...), and pass the variable's name with {option} NAME"
         )
     return key

@@ -135,7 +135,7 @@ class Chat:
         # Skip the end token, which has no bytes, because its probability does not depend on the value.
         tokens = [token for token in answer["choices"][0]["logprobs"]["content"] if token["bytes"]]
         if bytes(byte for token in tokens for byte in token["bytes"]) != value.encode():
-            raise LMProviderError(f"the model gave no log-probability for {value!r}")
+            raise LMProviderError(f"the model returned no log-probability for {value!r}")
         return float(sum(token["logprob"] for token in tokens) / len(tokens))
 
     def _step(self, opening: str, **options: Any) -> tuple[str, dict[str, Any]]:

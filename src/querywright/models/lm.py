@@ -92,7 +92,7 @@ def resolve_lm(
     elif (kind == "rewriter" and path) or (name and os.path.isdir(name)):
         local = rewriter_engine(read_rewriter(path if kind == "rewriter" else name), settings)
     if local is None:
-        remote = named_engine(name, api_base, api_key, limits.timeout)
+        remote = named_engine(name, api_base, api_key, limits.timeout, limits.structured)
         model, engine, max_tokens = name, _remote(remote, common), max_tokens or limits.max_tokens
     else:
         model, engine = local.identity, LMEngine(local, identity=local.answers_identity, **common)
@@ -143,7 +143,7 @@ def as_lm(
     own = lm.kwargs.get("timeout")
     limits = limits or Limits(timeout=own if isinstance(own, int | float) else _OWN_TIMEOUT)
     common = {"store": store, "ledger": ledger, "limits": limits, "budget": budget}
-    remote = RemoteEngine(lm, client_of(lm, limits.timeout))
+    remote = RemoteEngine(lm, client_of(lm, limits.timeout), limits.structured)
     return _lm(lm.model, _remote(remote, common), callbacks=list(lm.callbacks), **options)
 
 
@@ -203,8 +203,8 @@ def engine_of(lm: Any) -> LMEngine:
     engine = getattr(lm, "engine", None)
     if not isinstance(engine, LMEngine):
         raise ModelError(
-            f"the LM {getattr(lm, 'model', lm)!r} was not made by querywright.resolve_lm, so its cost cannot be "
-            "counted; convert it with querywright.models.lm.as_lm"
+            f"cannot count the cost of the LM {getattr(lm, 'model', lm)!r}, because querywright.resolve_lm did not "
+            "create it; convert it with querywright.models.lm.as_lm"
         )
     return engine
 

@@ -46,18 +46,18 @@ class OnnxBert:
         steps = _read(folder / "modules.json")
         kinds = [step["type"].rpartition(".")[2] for step in steps]
         if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-            raise ValueError(f"its modules are {', '.join(kinds)}")
+            raise ValueError(f"OnnxBert does not support the model's modules: {', '.join(kinds)}")
         pooling = _read(folder / steps[1]["path"] / "config.json")
         modes = [pooling["pooling_mode"]] if "pooling_mode" in pooling else [
             name for name, value in pooling.items() if name.startswith("pooling_mode") and value
         ]  # fmt: skip
         if len(modes) != 1 or modes[0] not in _MODES or not pooling.get("include_prompt", True):
-            raise ValueError(f"its pooling is {modes}")
+            raise ValueError(f"OnnxBert does not support the model's pooling: {', '.join(map(str, modes))}")
         root = folder / steps[0]["path"]
         config, own, told = (_read(root / f"{name}.json") for name in _CONFIGS)
         kind = (config["model_type"], config["hidden_act"], config.get("position_embedding_type", "absolute"))
         if kind != ("bert", "gelu", "absolute"):
-            raise ValueError(f"its architecture is {' '.join(kind)}")
+            raise ValueError(f"OnnxBert does not support the model's architecture: {' '.join(kind)}")
 
         words = (root / "tokenizer.json").read_text("utf-8")
         import onnxruntime
@@ -184,7 +184,7 @@ def _model(config: dict[str, Any], weights: Path) -> bytes:
     kept = [_message({1: [2], 2: _INT64, 8: "flat", 9: struct.pack("<qq", -1, size)})]
     for name in used:
         if (tensor := tensors[name])["dtype"] != "F32":
-            raise ValueError(f"its weights are {tensor['dtype']}")
+            raise ValueError(f"OnnxBert does not support the data type of the model's weights: {tensor['dtype']}")
         begin, end = tensor["data_offsets"]
         place = {"location": weights.name, "offset": str(8 + length + begin), "length": str(end - begin)}
         said = [_message({1: key, 2: value}) for key, value in place.items()]

@@ -14,14 +14,16 @@ _OPTIONS = {
     "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
 }  # fmt: skip
 _REASONS = {
-    "password|pg_hba": "it refuses the user or the password",
-    "does not exist": "it has no such database or user",
-    "too many|connection slots": "it has no connection left",
-    "refused|No such file": "no server listens there",
-    "starting up|shutting down|terminating|closed the|reconnect": "it is starting or stopping, or ended the connection",
-    "resolve|translate host name": "the name of its host is not known",
-    "SSL": "the encrypted connection failed",
-    "permission denied": "its user does not have the permission",
+    "password|pg_hba": "the server rejected the user or password",
+    "does not exist": "the database or user does not exist",
+    "too many|connection slots": "the server has no free connections",
+    "refused|No such file": "no server is listening at this address",
+    "starting up|shutting down|terminating|closed the|reconnect": (
+        "the server is starting, stopping, or closed the connection"
+    ),
+    "resolve|translate host name": "the host name could not be resolved",
+    "SSL": "the SSL connection failed",
+    "permission denied": "the database user lacks the required permission",
 }
 
 
@@ -40,14 +42,16 @@ def server_options(url: str) -> dict[str, Any]:
 
     scheme, _, rest = url.partition("://")
     if scheme not in SCHEMES:
-        raise InputError("PostgreSQL is the only supported database server: postgresql://user:password@host/name")
+        raise InputError(
+            "a database URL must start with postgresql://, such as postgresql://user:password@host/database, because "
+            "PostgreSQL is the only supported database server"
+        )
     try:
         from psycopg import Error
         from psycopg.conninfo import make_conninfo
     except ImportError as error:
         raise InputError(
-            "a PostgreSQL database needs the package psycopg, which is not installed: "
-            'pip install "querywright[postgres]"'
+            'PostgreSQL requires the package psycopg, but it is not installed; run: pip install "querywright[postgres]"'
         ) from error
     options: Any
     try:
@@ -58,9 +62,8 @@ def server_options(url: str) -> dict[str, Any]:
         options = None  # the driver's error may contain a password
     if options is None:
         raise InputError(
-            "the URL of the PostgreSQL database cannot be read; write "
-            "postgresql://user:password@host:5432/database, with special characters of the password as %XX, and with "
-            'only the "Parameter Key Words" of PostgreSQL\'s manual after "?"'
+            "cannot parse the PostgreSQL URL; expected postgresql://user:password@host:5432/database. Percent-encode "
+            'special characters in the password; after "?", only libpq connection parameters are allowed'
         )
     return {
         "connect_args": options, "pool_pre_ping": True, "pool_size": 2, "max_overflow": 14, "hide_parameters": True,
@@ -75,9 +78,9 @@ def unreachable(error: BaseException, what: str = "storage") -> QuerywrightError
         what: What the database contains, for the message. Default ``storage``.
     """
     if type(error).__name__ == "ConnectionTimeout":
-        reason = f"it does not answer within {CONNECT_SECONDS} seconds"
+        reason = f"the server did not respond within {CONNECT_SECONDS} seconds"
     else:
         reason = next((said for mark, said in _REASONS.items() if re.search(mark, str(error))), type(error).__name__)
     return QuerywrightError(
-        f"the PostgreSQL {what} cannot be used: {reason}. Check the URL of the {what} and that the server runs"
+        f"cannot use the PostgreSQL {what}: {reason}. Check the {what} URL, and that the server is running"
     )

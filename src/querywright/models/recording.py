@@ -114,12 +114,12 @@ class RecordingEngine(Shared):
             last = next((one.text for one in reversed(request.messages) if one.role == "user"), "") or ""
             shown = " ".join(last.split())[:_SHOWN]
             known = asked["instructions"] in self._instructions
-            why = "has the instructions, but not the inputs, of" if known else "does not have the instructions of"
+            why = "the same instructions, but with different inputs" if known else "no prompt with these instructions"
             raise LMModelError(
-                f"this question is not in the recording {self.path.name!r}, which contains only recorded answers. Use "
-                f"an LM instead, such as --lm embedded. The recording {why} this prompt: {shown!r} ... (digest "
-                f"{asked['prompt'][:12]}). To record it, run the command once with an LM (--lm NAME, the same --home), "
-                "then: querywright recording write FILE"
+                f"the recording {self.path.name!r} has no answer to this prompt: {shown!r} ... (digest "
+                f"{asked['prompt'][:12]}). The file contains {why}. Use an LM instead, such as --lm embedded. To "
+                "record the answer, run the command once with an LM (--lm NAME, the same --home), then: querywright "
+                "recording write FILE"
             )
         return text_response(
             answer.text, answer.finish_reason, self.identity, answer.input_tokens, answer.output_tokens
@@ -150,17 +150,24 @@ def write_recording(path: Path, store: Store, *, models: Collection[str] = (), l
         if "prompt" in record:
             kept.setdefault(str(record.pop("model")), []).append(record)
     missing = [name for name in models if name not in kept]
-    if not kept or missing:
-        what = f"answers of {', '.join(missing)}" if missing else "answers of an LM"
-        raise InputError(f"the workspace has no {what}; it has answers of: {', '.join(sorted(kept)) or 'no LM'}")
+    if not kept:
+        raise InputError("the workspace has no LM answers; run a command with an LM first (--lm NAME)")
+    if missing:
+        raise InputError(
+            f"the workspace has no answers from {', '.join(missing)}, only from {', '.join(sorted(kept))}; choose one "
+            "of these LMs (--model NAME)"
+        )
     if not models and len(kept) > 1:
-        raise InputError(f"the workspace has answers of {', '.join(sorted(kept))}; choose an LM (--model NAME)")
+        raise InputError(
+            f"the workspace has answers from several LMs: {', '.join(sorted(kept))}; choose an LM with --model NAME"
+        )
     chosen = list(dict.fromkeys(models or kept))
     label = label or " and ".join(name.removeprefix(PREFIX) for name in chosen)
     if not _LABEL.fullmatch(label) or label in PACKAGED:
         raise InputError(
-            f"a label has up to 80 letters, digits, spaces and ,._()/:- and is not the name of a packaged recording "
-            f"({', '.join(PACKAGED)}), but got {label!r:.100}; choose another label (--label)"
+            "a label must start with a letter or digit, have at most 80 letters, digits, spaces, and ,._()/:- "
+            f"characters, and differ from the packaged recordings ({', '.join(PACKAGED)}), but got {label!r:.100}; "
+            "choose a different label (--label)"
         )
     answers = {one["prompt"]: one for name in reversed(chosen) for one in kept[name]}
     head = _Head(recording=1, model=label, made=datetime.datetime.now(datetime.UTC).date())
@@ -185,18 +192,21 @@ def read_recording(path: Path) -> tuple[_Head, dict[str, _Answer]]:
         with gzip.open(path) as file:
             content = file.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
-            raise InputError(f"the recording {path.name!r} is larger than {MOST_BYTES >> 20} MiB; write smaller files")
+            raise InputError(
+                f"the recording {path.name!r} is larger than the limit of {MOST_BYTES >> 20} MiB; split it into "
+                "smaller files"
+            )
         rows = content.decode().split("\n")[:-1]  # an answer may contain other line terminators
         head = _Head.model_validate_json(rows[0] if rows else "")
         answers = [_Answer.model_validate_json(row) for row in rows[1:]]
     except OSError as error:
         raise InputError(
-            f"the recording {str(path)!r} cannot be read: {error.strerror or error}; write it with "
-            "querywright recording write"
+            f"cannot read the recording {str(path)!r}: {error.strerror or error}; check the path, or create the file "
+            "with querywright recording write"
         ) from error
     except (EOFError, zlib.error, UnicodeDecodeError, ValidationError) as error:
         raise InputError(
-            f"{path.name!r} is not a recording, or is damaged; write it again with querywright recording write"
+            f"{path.name!r} is damaged or is not a recording; create it with querywright recording write"
         ) from error
     return head, {one.prompt: one for one in answers}
 

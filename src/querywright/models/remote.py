@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, TypeGuard
 from urllib.parse import urlsplit
 
 import dspy
@@ -31,6 +31,7 @@ from dspy.utils.exceptions import DSPyError, LMConfigurationError, LMError, LMIn
 
 from querywright.errors import ModelError
 from querywright.models.attempt import left
+from querywright.models.circuit_breaker import Structured
 from querywright.models.engine_errors import redact
 from querywright.models.unsupported import STATUSES, complaints, unsupported_name
 
@@ -83,18 +84,21 @@ def _bounded(chunks: Iterable[bytes]) -> Iterator[bytes]:
         size += len(chunk)
         if size > _LARGEST:
             raise LMError(
-                f"the answer is larger than {_LARGEST // 2**20} MiB; the server seems to ignore the limit of tokens; "
-                "set a limit in its configuration"
+                f"the answer is larger than {_LARGEST // 2**20} MiB, so the server seems to ignore the token limit; "
+                "set a limit in the server's configuration"
             )
         yield chunk
 
 
 def _check_status(status: int, body: bytes, sent: bytes) -> None:
-    """Raise errors that DSPy does not recognize: redirects, and unsupported parameters not in OpenAI's format."""
+    """Raise for error responses that DSPy does not recognize.
+
+    These are redirects, and unsupported-parameter errors that are not in OpenAI's format.
+    """
     if 300 <= status < 400:
         raise LMConfigurationError(
-            f"the service answers HTTP {status}, a redirect to another address. Neither the question nor the key is "
-            "sent there; pass that address (api_base=) if you trust it"
+            f"the service returned HTTP {status}, a redirect to a different URL. querywright does not follow "
+            "redirects, to protect your question and your API key; if you trust that URL, pass it as api_base="
         )
     if status in STATUSES:
         text = "\n".join(complaints(body.decode(errors="replace")))
@@ -146,15 +150,22 @@ class RemoteEngine:
     Args:
         lm: Any LM. It is not changed, and its cache and retries are not used.
         client: DSPy engine for the same model, to call instead of ``lm``. Default None.
+        structured: Whether requests contain a JSON schema, see `Limits`. Default ``auto``.
     """
 
-    def __init__(self, lm: dspy.BaseLM, client: Any = None) -> None:
+    def __init__(self, lm: dspy.BaseLM, client: Any = None, structured: Structured = "auto") -> None:
         api_base = lm.kwargs.get("api_base") or lm.kwargs.get("base_url")
         api_base = api_base or _from_environment(lm.model.partition("/")[0])
         self.identity = f"{lm.model} at {place_of(api_base)}"
         self.secrets = secrets_of(lm.kwargs.get("api_key"))
-        self.supports_response_schema = bool(lm.supports_response_schema)
-        self.supported_params = frozenset(lm.supported_params)
+        params, is_supported = frozenset(lm.supported_params), bool(lm.supports_response_schema)
+        is_unlisted = not (is_supported or _is_listed(*lm.model.partition("/")[::2]))
+        self._tries_schema = structured == "auto" and is_unlisted and _is_chat_model(lm)
+        self._untried_format = {"type": "json_object"} if "response_format" in params else None
+        self.supports_response_schema = structured != "off" and is_supported
+        if params and (structured == "on" or self._tries_schema):  # a model without any parameters is unknown
+            self.supports_response_schema, params = True, params | {"response_format"}
+        self.supported_params = params - {"response_format"} if structured == "off" else params
         self._lm: Any = lm.copy(num_retries=0)
         self._client = client
         engine: Any = client or getattr(lm, "engine", None)
@@ -170,6 +181,12 @@ class RemoteEngine:
         with dspy.context(usage_tracker=None, disable_history=True, send_stream=None, callbacks=[]):
             response = self._lm(request, cache=False)
             return response
+
+    def keyed(self, request: Request) -> Request:
+        """Return the request that identifies a stored answer, without a schema that the server may refuse."""
+        if not self._tries_schema or request.config.response_format is None:
+            return request
+        return replace(request, config=replace(request.config, response_format=self._untried_format))
 
     def price(self, request: Request, response: Response) -> float | None:
         """Return the estimated price of a response in US dollars, or None if it is not known."""
@@ -200,8 +217,8 @@ class RemoteEngine:
             lacking = [] if given else litellm.validate_environment(name)["missing_keys"]
         if lacking:
             raise ModelError(
-                f"the LM {name!r} needs a key: set {' or '.join(lacking)} in the environment, or pass api_key= (no "
-                "request was sent)"
+                f"the LM {name!r} needs an API key: set {' or '.join(lacking)} in the environment, or pass api_key= "
+                "(no request was sent)"
             )
 
     def close(self) -> None:
@@ -219,7 +236,9 @@ def _is_listed(provider: str, model: str) -> bool:
     return bool(model_info(provider, model))
 
 
-def named_engine(name: str, api_base: str | None, api_key: str | None, timeout: float) -> RemoteEngine:
+def named_engine(
+    name: str, api_base: str | None, api_key: str | None, timeout: float, structured: Structured = "auto"
+) -> RemoteEngine:
     """Return the engine for a service's model: DSPy's client if it supports the provider, otherwise LiteLLM.
 
     Args:
@@ -227,6 +246,7 @@ def named_engine(name: str, api_base: str | None, api_key: str | None, timeout: 
         api_base: Base URL of the service. Default: the URL in the environment, or the provider's URL.
         api_key: API key for the service. Default: the API key in the environment.
         timeout: Timeout for one attempt, in seconds.
+        structured: Whether requests contain a JSON schema, see `Limits`. Default ``auto``.
 
     Raises:
         ModelError: The model or its URL cannot be used.
@@ -234,7 +254,7 @@ def named_engine(name: str, api_base: str | None, api_key: str | None, timeout: 
     provider, _, model = name.partition("/")
     if not provider or not model:
         raise ModelError(
-            f"unknown LM {name!r}: use embedded, gguf:PATH, a rewriter's folder, or a DSPy model string with its "
+            f"unknown LM {name!r}; use embedded, gguf:PATH, a rewriter folder, or a DSPy model string with a "
             f"provider, such as openai/{model or provider or 'gpt-4o-mini'}"
         )
     api_base, patience = api_base or _from_environment(provider), timeout + _LATER
@@ -244,16 +264,17 @@ def named_engine(name: str, api_base: str | None, api_key: str | None, timeout: 
     try:
         try:
             client = _own_client(name, api_base, api_key, Transport(timeout))
-            engine = RemoteEngine(dspy.LM(name, engine="lm15", timeout=patience, **given), client)
+            lm = dspy.LM(name, engine="lm15", timeout=patience, **given)
         except (LMError, UnknownModelError, UnsupportedFeatureError):  # DSPy's client does not support the provider
             client = LiteLLMEngine(timeout=patience, **given)
-            engine = RemoteEngine(dspy.LM(name, engine="litellm", timeout=patience, **given), client)
+            lm = dspy.LM(name, engine="litellm", timeout=patience, **given)
+        engine = RemoteEngine(lm, client, structured)
     except (DSPyError, ImportError, ValueError) as error:
-        raise ModelError(f"the LM {name!r} cannot be used: {redact(str(error), secrets_of(api_key))}") from None
+        raise ModelError(f"cannot use the LM {name!r}: {redact(str(error), secrets_of(api_key))}") from None
     if not engine.supported_params:
         raise ModelError(
-            f"unknown LM {name!r}: there is neither a provider {provider!r} nor a folder of a rewriter with this name; "
-            "for an OpenAI-compatible server, use openai/MODEL with api_base"
+            f"unknown LM {name!r}: {provider!r} is not a known provider, and no rewriter folder has that name; for an "
+            "OpenAI-compatible server, use openai/MODEL with api_base"
         )
     return engine
 
@@ -265,13 +286,18 @@ def client_of(lm: dspy.BaseLM, timeout: float) -> LM15Engine | None:
         lm: Any LM.
         timeout: Timeout for one attempt, in seconds.
     """
-    if type(lm) is not dspy.LM or lm.model_type != "chat" or not isinstance(lm._engine_spec, str):
+    if not _is_chat_model(lm):
         return None
     found = select_backend(lm)
     if not found.native or not set(found.clients) <= {"api_key", "api_base", "base_url", "timeout"}:
         return None
     address = found.clients.get("api_base") or found.clients.get("base_url")
     return _own_client(lm.model, address, found.clients.get("api_key"), Transport(timeout))
+
+
+def _is_chat_model(lm: dspy.BaseLM) -> TypeGuard[dspy.LM]:
+    """Return whether DSPy itself calls the model: it is neither a custom class nor a custom engine."""
+    return type(lm) is dspy.LM and lm.model_type == "chat" and isinstance(lm._engine_spec, str)
 
 
 def place_of(api_base: str | None) -> str:
@@ -287,13 +313,13 @@ def place_of(api_base: str | None) -> str:
         _ = parts.port
     except ValueError as error:  # its message may contain a password
         raise ModelError(
-            f"the address of the LM is not a URL ({str(error).partition(':')[0]}); give a URL such as "
-            "http://127.0.0.1:8000/v1, or http://[::1]:8000/v1"
+            f"the LM URL is not valid ({str(error).partition(':')[0]}); pass a URL such as "
+            "http://127.0.0.1:8000/v1 or http://[::1]:8000/v1"
         ) from None
     if "@" in parts.netloc:
         raise ModelError(
-            f"the address of the LM at {parts.netloc.rpartition('@')[2]} contains a user or a password, which is not "
-            "supported; remove it, and pass the service's key instead (api_key=, or --api-key-env)"
+            f"the LM URL for {parts.netloc.rpartition('@')[2]} must not contain a user name or password; remove them, "
+            "and pass the API key with api_key= instead"
         )
     return parts.netloc + parts.path.rstrip("/")
 

@@ -32,6 +32,18 @@ def text_response(
     )
 
 
+def with_text(response: Response) -> Response:
+    """Return the response with its JSON as text, because DSPy parses an answer if its schema lists allowed values."""
+    parts = response.message.parts
+    if not any(isinstance(part, lm15.DataPart) for part in parts):
+        return response
+    shown = [
+        lm15.TextPart(json.dumps(part.value, ensure_ascii=False)) if isinstance(part, lm15.DataPart) else part
+        for part in parts
+    ]
+    return replace(response, message=lm15.Message.assistant(shown))
+
+
 def system_text(request: Request) -> str:
     """Return a request's system message; empty if there is none."""
     system = request.system or ""

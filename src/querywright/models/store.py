@@ -132,7 +132,8 @@ class Store(Shared):
         asked = set(wanted)  # a damaged index may return rows for other keys
         found = {key: value for key, sum_, value in rows if key in asked and _is_whole(kind, key, sum_, value)}
         if len(found) < len(rows):
-            _logger.warning("%d damaged values of kind %r in %r are computed again", len(rows) - len(found), kind, self)
+            n_damaged = len(rows) - len(found)
+            _logger.warning("recomputing %d damaged %r value%s in %r", n_damaged, kind, "s" * (n_damaged > 1), self)
             self.delete_many(kind, [key for key in wanted if key not in found])  # a damaged row may have any key
         return found
 
@@ -204,7 +205,7 @@ class Store(Shared):
             self._is_full = False
         except QuerywrightError as error:
             if not self._is_full:
-                _logger.warning("%s. Until then, new values are not kept", error)
+                _logger.warning("%s. Until then, new values are not saved", error)
             self._is_full = True
 
     def add_table(self, statement: str) -> None:
@@ -312,7 +313,7 @@ class Store(Shared):
                 with engine.begin() as connection:
                     self._create_tables(connection)
         except OSError as error:
-            raise QuerywrightError(f"the store {self.path} cannot be created ({error.strerror or error})") from error
+            raise QuerywrightError(f"cannot create the store {self.path} ({error.strerror or error})") from error
         except BaseException:
             engine.dispose()
             raise
@@ -333,7 +334,9 @@ class Store(Shared):
                 with suppress(FileNotFoundError):
                     _beside(self.path, ending).rename(_beside(aside, ending))
             _beside(self.path, "-shm").unlink(missing_ok=True)
-        _logger.warning("%s is damaged (%s): moved to %s, a new file replaces it", self.path.name, error, aside.name)
+        _logger.warning(
+            "%s is damaged (%s); renamed it to %s and started a new file", self.path.name, error, aside.name
+        )
         return True
 
     def _exclusive(self) -> AbstractContextManager[None]:
@@ -347,8 +350,8 @@ class Store(Shared):
         if self._server is not None:
             return unreachable(error, "store")
         return QuerywrightError(
-            f"the store {self.path} cannot be used ({error}); free some space, allow writing there, or set "
-            "QUERYWRIGHT_HOME to another folder"
+            f"cannot use the store {self.path} ({error}); free some disk space, make the folder writable, or set "
+            "QUERYWRIGHT_HOME to a different folder"
         )
 
 
@@ -371,7 +374,7 @@ def open_store(home: Path | None = None, url: str | None = None) -> Store:
         if place not in _stores:
             is_kept = url is not None or not is_read_only(folder)
             if not is_kept:
-                _logger.warning("the workspace %s cannot be written, so answers are not kept", folder)
+                _logger.warning("the workspace %s is not writable, so answers are not saved", folder)
             _stores[place] = Store(place if is_kept else None)
         return _stores[place]
 

@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from dspy.lm15 import Config, Request, Response
-from dspy.utils.exceptions import LMError
+from dspy.utils.exceptions import LMError, LMInvalidRequestError, LMUnsupportedFeatureError
 
 from querywright.models.usage import Layer, call_context, surrounded
 
@@ -24,6 +24,8 @@ _LENGTHS = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max
 """The two names for the same limit. If a server does not support one, requests use the other."""
 _FIELDS = {"max_completion_tokens": "max_tokens", "top_logprobs": "logprobs", "reasoning_effort": "reasoning"}
 """Parameters that have a different name in a request's configuration."""
+_PATTERNS = {"response_format": "response[_ ]format|json[_ ]schema|structured[_ ]outputs?"}
+"""Regular expressions for parameters that errors describe in words."""
 _STREAM = ("stream", "stream_options")
 """Parameters that request streaming. Without them, the answer arrives all at once."""
 _OPTIONAL = {
@@ -36,7 +38,8 @@ _TEXTS = ("code", "type", "param", "loc", "message", "msg", "detail", "details",
 """Keys in an error's JSON that describe the error. Other keys may repeat the request, which can contain any word."""
 _SENTENCE_END = re.compile(r"[.;]\s|\n")
 _REFUSAL = re.compile(
-    r"(?i)un(?:supported|recogni[sz]ed|known|expected)|deprecated|forbidden|extra[_ ](?:fields|inputs)|extraneous"
+    r"(?i)un(?:supported|recogni[sz]ed|known|expected|available)|deprecated|forbidden|extraneous"
+    r"|extra[_ ](?:fields|inputs)"
     r"|(?:\bnot|n't|\bno longer) (?:\w+ )?(?:support|allow|permit|accept|recogni[sz]e|available|valid)"
     r"|\bonly\b.{0,30}\b(?:allowed|supported|accepted)|\bmay only\b|\bcannot (?:be|both)\b"
 )
@@ -72,16 +75,19 @@ class ParameterLayer:
     Args:
         inner: Next layer; sends one request.
         identity: Name of the model and its server.
-        always: Parameters to omit from every request.
+        always: Parameters to omit from every request. Default: none.
+        kept: Names of parameters that are never omitted. Default: none.
     """
 
-    def __init__(self, inner: Layer, identity: str, always: Collection[UnsupportedParameter] = ()) -> None:
-        self._inner, self._identity, self._always = inner, identity, always
+    def __init__(
+        self, inner: Layer, identity: str, always: Collection[UnsupportedParameter] = (), kept: Collection[str] = ()
+    ) -> None:
+        self._inner, self._identity, self._always, self._kept = inner, identity, always, kept
         self._known = unsupported_by(identity)
 
     def complete(self, request: Request) -> Response:
         """Return the answer to a request without the parameters that the server does not support."""
-        left_out = {*self._known, *self._always}
+        left_out = {one for one in self._known if one.name not in self._kept}.union(self._always)
         while True:
             sent = _without(request, left_out)
             ear = None if {name for name, _ in left_out}.intersection(_STREAM) else call_context().ear
@@ -92,6 +98,12 @@ class ParameterLayer:
                 found = _unsupported(error, sent.config)
                 if found is None or found in left_out:
                     raise
+                if found.name in self._kept:
+                    raise LMInvalidRequestError(
+                        f"{error.message.rstrip('.')}. With --structured on (structured= of Limits), every request has "
+                        "a JSON schema; use auto or off for a server that does not support one",
+                        status=error.status,
+                    ) from error
                 left_out.add(found)
             else:
                 for one in left_out.difference(self._always):
@@ -105,7 +117,7 @@ class ParameterLayer:
 def unsupported_notes(identity: str) -> list[str]:
     """Return a line for each parameter that the model's server does not support."""
     known = unsupported_by(identity)
-    return [f"the server of the LM does not support {_report(one, known)}" for one in sorted(known.copy(), key=str)]
+    return [f"the LM server does not support {_report(one, known)}" for one in sorted(known.copy(), key=str)]
 
 
 def unsupported_name(text: str, names: Collection[str]) -> tuple[str, bool] | None:
@@ -119,13 +131,14 @@ def unsupported_name(text: str, names: Collection[str]) -> tuple[str, bool] | No
     for sentence in _SENTENCE_END.split(text):
         is_refused = _REFUSAL.search(sentence)
         if is_refused or _WRONG_VALUE.search(sentence):
-            said = [(found.start(), name) for name in names if (found := re.search(rf"(?i)\b{name}\b", sentence))]
+            patterns = {name: rf"(?i)\b(?:{_PATTERNS.get(name, name)})\b" for name in names}
+            said = [(match.start(), name) for name in names if (match := re.search(patterns[name], sentence))]
             name = min(said)[1] if said else ""
-            # Programs choose temperatures and seeds, so they may be omitted. A limit that is too high must be lowered
-            # by the user.
+            # Programs choose temperatures, seeds, and formats, so they may be omitted. A limit that is too high must be
+            # lowered by the user.
             if name in _LENGTHS and _TOO_LONG.search(sentence):
                 continue
-            if name and (is_refused or name in ("temperature", "seed")):
+            if name and (is_refused or name in ("temperature", "seed", "response_format")):
                 return name, not is_refused and name == "temperature"
     return None
 
@@ -151,7 +164,7 @@ def complaints(body: str) -> Iterator[str]:
 
 def _unsupported(error: LMError, config: Config) -> UnsupportedParameter | None:
     """Return the request parameter that an error reports as unsupported."""
-    if error.status not in STATUSES:
+    if error.status not in STATUSES and not isinstance(error, LMUnsupportedFeatureError):
         return None
     names = [name for name in _OPTIONAL if _value(config, name) not in (None, ())]
     if call_context().ear is not None:
@@ -178,8 +191,8 @@ def _without(request: Request, left_out: Collection[UnsupportedParameter]) -> Re
 
 def _report(one: UnsupportedParameter, left_out: Collection[UnsupportedParameter]) -> str:
     if one.value is not None:
-        return f"{one.name} {one.value}; requests are sent without it"
+        return f"{one.name}={one.value}; requests omit it"
     other = _LENGTHS.get(one.name)
     if other and UnsupportedParameter(other) not in left_out:
-        return f"{one.name}; requests are sent with {other} instead"
-    return f"{one.name}; requests are sent without it"
+        return f"{one.name}; requests use {other} instead"
+    return f"{one.name}; requests omit it"

@@ -16,7 +16,7 @@ from querywright.retrieval.chroma_index import close_client, copy_for_reading, o
 SERVER_SECONDS = 60.0
 """Timeout for requests to a Chroma server, in seconds. Without it, ``chromadb`` would wait forever."""
 HEARTBEAT_SECONDS = 10.0
-FORMS = "FOLDER#NAME for a folder of chromadb.PersistentClient, or http://HOST:PORT#NAME for a Chroma server"
+FORMS = "FOLDER#NAME for a chromadb.PersistentClient folder, or http://HOST:PORT#NAME for a Chroma server"
 
 
 def is_address(name: str) -> bool:
@@ -42,7 +42,7 @@ def open_collection(address: str) -> Any:
         known = sorted(one.name for one in client.list_collections())
         if name not in known and (name or len(known) != 1):
             missing = f"in {place!r}: {unknown('collection', name, known)}"
-            several = f"{place!r} has the collections {', '.join(known) or '(none)'}; choose one: {place}#NAME"
+            several = f"{place!r} has the collections {', '.join(known) or '(none)'}; choose one with {place}#NAME"
             raise CollectionError(missing if name else several)
         found = client.get_collection(name or known[0], embedding_function=None)
     if copied is not None:
@@ -88,7 +88,7 @@ def _opened(place: str) -> Iterator[tuple[Any, Path | None]]:
         copied = None if "://" in place else copy_for_reading(_folder(place))
         yield _server(place) if copied is None else open_client(copied), copied
     except (ChromaError, httpx.HTTPError, ValueError, OSError, RuntimeError, KeyError, AttributeError) as error:
-        raise CollectionError(f"the Chroma at {place!r} cannot be opened: {error}") from error
+        raise CollectionError(f"cannot open Chroma at {place!r}: {error}") from error
 
 
 def _folder(place: str) -> Path:
@@ -108,12 +108,13 @@ def _server(place: str) -> Any:
         url = urlsplit(place)
         usual = {"http": 8000, "https": 443}[url.scheme]
         if url.path.strip("/") or url.query or url.username or not url.hostname:
-            raise ValueError("it has more than a host and a port")
+            raise ValueError("only a host and a port are allowed")
         port = url.port or usual
     except (ValueError, KeyError) as error:
         raise InputError(
-            f"{place!r} is not the address of a Chroma server ({error}); use {FORMS}. If the server needs a tenant, a "
-            "key or headers, open the collection in Python and pass it (retriever=, --retriever MODULE:FUNCTION)"
+            f"{place!r} is not the address of a Chroma server ({error}); use {FORMS}. If the server needs a "
+            "tenant, an API key, or headers, open the collection in Python and pass it with retriever= or --retriever "
+            "MODULE:FUNCTION"
         ) from error
     try:
         httpx.get(
@@ -121,7 +122,8 @@ def _server(place: str) -> Any:
         ).raise_for_status()
     except httpx.HTTPError as error:
         raise CollectionError(
-            f"no Chroma server answers at {place} ({error}); start it: chroma run --path FOLDER, or fix the address"
+            f"no Chroma server responds at {place} ({error}); start the server with chroma run --path FOLDER, or "
+            "correct the address"
         ) from error
     settings = Settings(anonymized_telemetry=False)
     client: Any = chromadb.HttpClient(url.hostname, port, ssl=url.scheme == "https", settings=settings)

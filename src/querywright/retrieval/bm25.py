@@ -89,7 +89,7 @@ class BM25Retriever(CollectionPassages):
         beside: ChromaRetriever | None = None,
     ) -> None:
         if not (math.isfinite(k1) and k1 >= 0 and 0 <= b <= 1):
-            raise InputError(f"BM25 needs k1 of 0 or more and b from 0 to 1, but got {k1} and {b}")
+            raise InputError(f"k1 must be 0 or more and b must be from 0 to 1, but got {k1} and {b}")
         self.name = name
         self.where = all_of(where)
         if beside is not None:
@@ -164,7 +164,7 @@ class BM25Retriever(CollectionPassages):
         key, store = json_digest([type(self).__name__, self.name]), open_store(home)  # one index per collection
         index = _Index.read(store.get(KIND, key), content)
         if index is None:
-            with loading(f"the BM25 index of {self.name}"):
+            with loading(f"the BM25 index for {self.name}"):
                 index = _built(scored(), self.k1, self.b)
             store.delete_many(KIND, [key])
             store.put(KIND, key, index.to_bytes(content))

@@ -25,8 +25,8 @@ ID_KEYS = ("id", "id_", "node_id", "doc_id", "_id", "chunk_id", "pid")
 MADE_ID = "text:"
 """Prefix of ids that are derived from a passage's text."""
 FORMS = (
-    "a retriever must return a list, best first, of Passage, text, mapping with 'text' (and 'id', 'title', "
-    "'score', 'metadata'), (one of these, score), LangChain documents or LlamaIndex nodes"
+    "a retriever must return a list, best first, of Passage objects, strings, dicts with 'text' (and optionally 'id', "
+    "'title', 'score', 'metadata'), pairs of one of these and a score, LangChain documents, or LlamaIndex nodes"
 )
 
 
@@ -118,7 +118,7 @@ class CallableRetriever(Shared):
         answer = self._call(query, k)
         items = answer if isinstance(answer, list | tuple) else getattr(answer, "passages", answer)
         if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
-            raise InputError(f"{self._name} returned {type(answer).__name__}: {FORMS}")
+            raise InputError(f"{self._name} returned {type(answer).__name__}; {FORMS}")
         return [_item(one) for one in items]
 
     def _read(self, found: tuple[Any, Any]) -> tuple[Passage, float | None]:
@@ -127,7 +127,7 @@ class CallableRetriever(Shared):
             return item, self._score(score)
         text, id, title, metadata, own_score = _fields(item)
         if not isinstance(text, str) or not text.strip():
-            raise InputError(f"{self._name} returned an item of type {type(item).__name__} without a text: {FORMS}")
+            raise InputError(f"{self._name} returned an item of type {type(item).__name__} without text; {FORMS}")
         kept: dict[str, Scalar] = {}
         if isinstance(metadata, Mapping):
             kept = {str(key): value for key, value in metadata.items() if isinstance(value, str | int | float)}
@@ -144,7 +144,7 @@ class CallableRetriever(Shared):
         except (TypeError, ValueError):
             value = math.nan
         if math.isnan(value):
-            raise InputError(f"{self._name} returned the score {score!r}; scores must be numbers, higher is better")
+            raise InputError(f"{self._name} returned the score {score!r}; scores must be numbers (higher is better)")
         return value
 
 
@@ -196,15 +196,15 @@ def named_retriever(name: str) -> Retriever:
     except Exception as error:
         raise InputError(
             f"the retriever {name!r} must be a function without arguments that returns a retriever (an object with "
-            "search(queries, k) and fingerprint, a collection of chromadb, or a function (query, k)), but got "
-            f"{type(error).__name__}: {error}"
+            "search(queries, k) and fingerprint, a chromadb collection, or a function (query, k)), but the call failed "
+            f"with {type(error).__name__}: {error}"
         ) from error
 
 
 def _caller(fn: Any) -> Callable[[str, int], Any]:
     """Return a function that calls a retriever, passing ``k`` by name, by position, or not at all, as required."""
     if inspect.isclass(fn):
-        raise InputError(f"{fn.__name__} is a class; pass an instance of it")
+        raise InputError(f"{fn.__name__} is a class; pass an instance of the class")
     if callable(getattr(fn, "invoke", None)):
         takes_k = hasattr(fn, "search_kwargs")  # LangChain's vector store retrievers
         return lambda query, k: fn.invoke(query, k=k) if takes_k else fn.invoke(query)
@@ -213,7 +213,7 @@ def _caller(fn: Any) -> Callable[[str, int], Any]:
     if not callable(fn):
         raise InputError(
             f"{type(fn).__name__} is not a retriever; pass a function (query, k) that returns a list of passages, or "
-            "an object with search and fingerprint, invoke, retrieve or forward"
+            "an object with invoke, retrieve, forward, or both search and fingerprint"
         )
     try:
         parameters = inspect.signature(getattr(fn, "forward", fn)).parameters

@@ -22,7 +22,7 @@ Passing = Callable[[Mapping[str, Any]], Collection[str]]
 
 EXAMPLES = 3
 """Number of a key's values to show in a message."""
-_KINDS = {"int": "numbers", "float": "numbers", "str": "texts", "bool": "true or false"}
+_KINDS = {"int": "numbers", "float": "numbers", "str": "strings", "bool": "Booleans"}
 
 SHOWN_WARNINGS = 3
 PROBED = 5
@@ -60,8 +60,8 @@ def check_passes(
     keys = dict.fromkeys(key for row in rows for key in row)
     reasons = [_reason(key, value, passing, rows, keys) for key, value in conditions(filtering)]
     raise InputError(
-        f"the filter {_shown(where)} passes 0 of {len(rows)} passages, so nothing can be found: {'; '.join(reasons)}. "
-        "Correct the filter (where=...). A number never equals a text, and neither equals true or false"
+        f"the filter {_shown(where)} matches 0 of {len(rows)} passages, so searches find nothing: "
+        f"{'; '.join(reasons)}. Correct the filter (where=...). Numbers, strings, and Booleans never equal each other"
     )
 
 
@@ -88,7 +88,7 @@ def _reason(key: str, condition: Any, passing: Passing, rows: Sequence[Mapping[s
     kinds = " and ".join(dict.fromkeys(_KINDS.get(kind, kind) for kind, _ in values))
     shown = ", ".join(_shown(value) for _, value in islice(values, EXAMPLES))
     count = len(passing({key: condition}))
-    return f"{key!r} holds {kinds} such as {shown}, and {_shown({key: condition})} passes {count}"
+    return f"{key!r} has {kinds} such as {shown} (passages that match {_shown({key: condition})}: {count})"
 
 
 def _shown(value: Any) -> str:
@@ -171,12 +171,19 @@ def _tell_missing(questions: Sequence[Question], held: Mapping[str, bool], tell:
     if lost:
         tell(
             f"warning: for {lost} of {len(questions)} questions, no labeled passage is in the collection, so every "
-            "search scores 0 on them: index these passages, search the collection that was labeled, or correct the ids"
+            "search scores 0 on these questions. Index the labeled passages, search the collection that was labeled, "
+            "or correct the IDs"
+        )
+    if missing:
+        gone = sum(id not in held for one in questions for id in one.evidence)
+        tell(
+            f"warning: {gone} of {sum(len(one.evidence) for one in questions)} labels are of passages that are not in "
+            "the collection"
         )
     for line in missing[:SHOWN_WARNINGS]:
         tell(f"warning: {line}")
     if len(missing) > SHOWN_WARNINGS:
-        tell(f"warning: and {len(missing) - SHOWN_WARNINGS} more questions")
+        tell(f"warning: more questions with missing passages: {len(missing) - SHOWN_WARNINGS}")
 
 
 def _tell_filtered(questions: Sequence[Question], held: Mapping[str, bool], tell: Tell) -> None:
@@ -185,9 +192,9 @@ def _tell_filtered(questions: Sequence[Question], held: Mapping[str, bool], tell
     none, some = sum(bool(one) and not any(one) for one in left), sum(any(one) and not all(one) for one in left)
     if none or some:
         tell(
-            f"warning: the filter (--where, where=) passes {sum(held.values())} of {len(held)} passages. Of "
-            f"{len(questions)} questions, it removes all labeled passages of {none}, on which every search scores 0, "
-            f"and some of {some}: change the filter, or leave these questions out"
+            f"warning: the filter (--where, where=) matches {sum(held.values())} of {len(held)} passages. Questions "
+            f"that lose all labeled passages: {none} of {len(questions)}; every search scores 0 on these questions. "
+            f"Questions that lose some labeled passages: {some}. Change the filter, or remove these questions"
         )
 
 
@@ -214,9 +221,9 @@ def _tell_copies(
         _, id, copy = copies[0]
         passages, asked = (len({one[place] for one in copies}) for place in (1, 0))
         tell(
-            f"warning: the collection also has the texts of labeled passages under other ids, such as {id!r} and "
-            f"{copy!r} (labeled passages: {passages}, questions: {asked} of {len(questions)}). A search that finds "
-            "only the copy counts as a miss: index each text once, or label the copies"
+            f"warning: the collection has copies of labeled passages under different IDs, such as {id!r} and {copy!r} "
+            f"(labeled passages: {passages}, questions: {asked} of {len(questions)}). A search that finds only a copy "
+            "counts as a miss; index each text once, or label the copies"
         )
 
 
@@ -230,29 +237,30 @@ def _tell_ids(labeled: Sequence[Question], retriever: Any, tell: Tell) -> None:
         return
     named = dict.fromkeys(id for question in labeled for id in question.evidence)
     made = sum(passage.id.startswith(MADE_ID) for passage in found)
-    remedy = f"return the ids that the labels use, as the id of a passage or in its metadata ({', '.join(ID_KEYS)})"
+    remedy = f"return the IDs that the labels use, as passage IDs or in the passages' metadata ({', '.join(ID_KEYS)})"
     if not found:
         tell(
-            f"warning: the retriever found nothing for the first {len(asked)} labeled questions, so their scores are "
-            "0: check that its index is not empty, and check its filter"
+            f"warning: the retriever found no passages for the first labeled questions ({len(asked)} searched), so "
+            "every score is 0; check that the retriever's index is not empty, and check the filter"
         )
     elif not any(passage.id in named for passage in found):
         key = next((key for one in found for key, value in one.metadata.items() if str(value) in named), None)
         if key is not None and isinstance(retriever, CallableRetriever):
             retriever.id_key = key
             tell(
-                f"the labels use the metadata key {key!r} of the retriever's passages, and not their ids such as "
-                f"{found[0].id!r}, so the values of this key are used as ids"
+                f"the labels use the passages' metadata key {key!r} instead of passage IDs such as {found[0].id!r}, so "
+                "the values of this key are used as IDs"
             )
             return
-        hint = "" if key is None else f"; the labels use the metadata key {key!r}, so return its value as the id"
+        hint = "" if key is None else f". The labels use the metadata key {key!r}, so return its value as the ID"
         tell(
-            f"warning: no label names any of the {len(found)} passages that the retriever found for the first "
-            f"{len(asked)} labeled questions: it returns ids such as {found[0].id!r}, but the labels use ids such as "
-            f"{next(iter(named))!r}. If these are different ids, every score from labels is 0: {remedy}{hint}"
+            "warning: no label refers to a passage that the retriever found for the first labeled questions "
+            f"(passages: {len(found)}, questions: {len(asked)}). The retriever returns IDs such as {found[0].id!r}, "
+            f"but the labels use IDs such as {next(iter(named))!r}. If these are "
+            f"different kinds of IDs, every score from labels is 0; {remedy}{hint}"
         )
     elif made:
         tell(
-            f"warning: {made} of the {len(found)} passages that the retriever found for the first {len(asked)} "
-            f"labeled questions have no id, so no label can name them: {remedy}"
+            "warning: some passages that the retriever found for the first labeled questions have no ID (passages: "
+            f"{made} of {len(found)}; questions: {len(asked)}), so labels cannot refer to these passages; {remedy}"
         )

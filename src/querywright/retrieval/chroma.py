@@ -100,7 +100,7 @@ class _Dense:
             InputError: ``texts`` is a single string.
         """
         if isinstance(texts, str):
-            raise InputError(f"embed takes a list of texts, but got one text: {texts[:60]!r}; write [text]")
+            raise InputError(f"texts must be a list of strings, but got the string {texts[:60]!r}; pass [text]")
         return self._embedded(texts, "query") if texts else np.empty((0, self.dimension or 0), dtype=np.float32)
 
     def embed_documents(self, texts: Sequence[str]) -> Vectors:
@@ -124,7 +124,7 @@ class _Dense:
         if rows.ndim != 2 or rows.shape[1] != (self.dimension or rows.shape[1]):
             raise InputError(f"vectors must have the shape (n, {self.dimension or 'dimension'}), but got {rows.shape}")
         if not np.isfinite(rows).all() or not rows.any(axis=1).all():
-            raise InputError("vectors must be finite and not zero, because the search uses their direction")
+            raise InputError("vectors must be finite and nonzero, because the search uses their direction")
         return _hits(self._nearest(rows, k))
 
     @abstractmethod
@@ -222,7 +222,9 @@ class ChromaRetriever(_Dense, CollectionPassages):
         for line in report.notes:
             _logger.warning("%s: %s", name, line)
         if report.stayed:
-            _logger.warning("%d passages of earlier builds stay in %r; prune=True removes them", report.stayed, name)
+            _logger.warning(
+                "%r still has passages from earlier builds (%d); prune=True removes them", name, report.stayed
+            )
         return cls(name, embedder=embedder, home=home)
 
     @property
@@ -296,7 +298,7 @@ class ForeignChromaRetriever(_Dense, Shared):
             collection = open_collection(collection)
         if not is_collection(collection):
             raise InputError(
-                f"ChromaRetriever takes the name of a collection in the workspace, or a collection of chromadb "
+                "collection must be the name of a collection in the workspace or a chromadb collection "
                 f"(client.get_collection(...)), but got {type(collection).__name__}: {collection!r:.80}"
             )
         self.name = str(collection.name)
@@ -311,7 +313,7 @@ class ForeignChromaRetriever(_Dense, Shared):
         self._space = stated or (collection.metadata or {}).get("hnsw:space") or "l2"
         first = next(_pages(collection, LOOKED_AT), None) or next(filter(None, _pages(collection)), None)
         if not first:
-            lacks = "has no documents; add the texts as documents" if self.count else "is empty; add passages to it"
+            lacks = "has no documents; add the texts as documents" if self.count else "is empty; add passages"
             raise CollectionError(f"the Chroma collection {self.name!r} {lacks}")
         sample = _page(collection, "documents", "embeddings", ids=list(first)[:LOOKED_AT])
         vectors = np.asarray(sample["embeddings"], dtype=np.float32)
@@ -323,10 +325,10 @@ class ForeignChromaRetriever(_Dense, Shared):
             self._check(self.embedder.dimension)
             made = self.embedder.encode(sample["documents"])
             for line in longer_notes(first.values(), self.embedder):
-                _logger.warning("the Chroma collection %r, of which a sample was checked: %s", self.name, line)
+                _logger.warning("Chroma collection %r (checked a sample): %s", self.name, line)
             alike = np.sum(made * vectors, axis=1) / np.maximum(np.linalg.norm(vectors, axis=1), 1e-9)
             if np.median(alike) < SAME_MODEL:
-                self._differ(f"differ from the vectors of the same texts (cosine {np.median(alike):.2f}) by")
+                self._differ(f"do not match the vectors for the same texts (cosine {np.median(alike):.2f}) from")
 
     @property
     def count(self) -> int:
@@ -373,14 +375,15 @@ class ForeignChromaRetriever(_Dense, Shared):
         except Exception as error:
             raise ModelError(
                 f"the embedding function {self._function!r} of the collection {self.name!r} cannot be used "
-                f"({type(error).__name__}: {error}); provide what is missing (a key, a package, a download), or {NAMED}"
+                f"({type(error).__name__}: {error}); provide the missing API key, package, or download. Alternatively, "
+                f"{NAMED}"
             ) from error
         self._check(rows.shape[1])
         return rows
 
     def _check(self, dimension: int) -> None:
         if dimension != self.dimension:
-            self._differ(f"have {self.dimension} dimensions, but {dimension} if made by")
+            self._differ(f"have {self.dimension} dimensions instead of the {dimension} from")
 
     def _differ(self, how: str) -> NoReturn:
         """Raise the error for a collection whose vectors differ from the embedder's."""
@@ -399,7 +402,7 @@ class ForeignChromaRetriever(_Dense, Shared):
             wanted *= 2
         if found != lists and not self._is_told:
             self._is_told = True
-            _logger.warning("the Chroma collection %r has records without a document; they are skipped", self.name)
+            _logger.warning("skipping records without a document in the Chroma collection %r", self.name)
         scale = 0.5 if self._space == "l2" else 1.0
         return [
             [(_passage(id, *read), 1.0 - scale * float(distance)) for distance, id, *read in hits[:k]] for hits in found
@@ -414,7 +417,7 @@ def passages_of(collection: Any) -> Iterator[Passage]:
         yield from page.values()
     if (records := int(collection.count())) > count:
         _logger.warning(
-            "the Chroma collection %r has %d of %d records without a document; they are skipped", collection.name,
+            "skipping records without a document in the Chroma collection %r (%d of %d)", collection.name,
             records - count, records,
         )  # fmt: skip
 
@@ -454,8 +457,8 @@ def _own_embedder(manifest: Generation, home: Path | None) -> TextEmbedder:
     found = embedder_of(manifest.embedder, store=open_store(home))
     if found is None:
         raise CollectionError(
-            f"the collection {manifest.name!r} was built with the embedder {manifest.embedder!r}, which cannot be "
-            "loaded by its name; pass the embedder (embedder=), or a retriever that was opened with it (retriever=)"
+            f"the collection {manifest.name!r} was built with the embedder {manifest.embedder!r}, but this "
+            "embedder cannot be loaded by name; pass the embedder (embedder=), or a retriever that uses it (retriever=)"
         )
     return found
 

@@ -122,7 +122,7 @@ def write_index(
     except (ChromaError, OSError) as error:
         raise CollectionError(
             f"the index could not be written: {error}; the published collection is unchanged. Free disk space, or make "
-            "the workspace writable, and index again: the vectors so far are cached"
+            "the workspace writable, and re-index the passages; the vectors computed so far are cached"
         ) from error
     segments = {file.parent for file in path.rglob("index_metadata.pickle")}
     names = [file.relative_to(path.parent).as_posix() for segment in segments for file in segment.iterdir()]
@@ -168,7 +168,7 @@ class ChromaIndex:
         from chromadb.errors import ChromaError
 
         self.name = name
-        slow = CollectionError(f"another process has been opening {path.name} for a minute; end that process first")
+        slow = CollectionError(f"another process has been opening {path.name} for a minute; stop that process first")
         try:
             with locked(path / "opening.lock", slow, seconds=OPENING_SECONDS):
                 client = open_client(path)
@@ -209,8 +209,8 @@ class ChromaIndex:
             count, space = int(self._table.count()), (self._table.configuration_json.get("hnsw") or {}).get("space")
         if count != len(passages) or space != SPACE:
             raise CollectionError(
-                f"the index of the collection {self.name!r} is not the published one (it has {count} passages with the "
-                f"metric {space!r}, but should have {len(passages)} with {SPACE!r}); {_remedy(self.name)}"
+                f"the index of the collection {self.name!r} must have {len(passages)} passages with the metric "
+                f"{SPACE!r}, but has {count} with {space!r}; {_remedy(self.name)}"
             )
         ids = list(passages)
         if len(ids) > most:
@@ -225,8 +225,8 @@ class ChromaIndex:
                     score = min(score, float(one @ other))
                 if score < 1 - SAME_VECTOR or best not in passages:
                     raise CollectionError(
-                        f"the index of the collection {self.name!r} does not find all of its passages by their own "
-                        f"vectors, such as {own!r}; {_remedy(self.name)}"
+                        f"the index of the collection {self.name!r} is incomplete: searching with the vector of "
+                        f"{own!r} does not find this passage; {_remedy(self.name)}"
                     )
 
 
@@ -325,7 +325,7 @@ def chroma_errors(where: Mapping[str, Any] | None, name: str, remedy: str = "") 
     try:
         yield
     except (ValueError, TypeError, InvalidArgumentError) as error:
-        raise InputError(f"Chroma refused the search (where={where!r}): {error}") from error
+        raise InputError(f"Chroma rejected the search (where={where!r}): {error}") from error
     except (ChromaError, httpx.HTTPError) as error:
         raise CollectionError(
             f"the index of the collection {name!r} cannot be read ({error}); {remedy or _remedy(name)}"
@@ -333,7 +333,7 @@ def chroma_errors(where: Mapping[str, Any] | None, name: str, remedy: str = "") 
 
 
 def _remedy(name: str) -> str:
-    return f"run {index_command(name)}, which uses the kept passages and vectors and embeds nothing again"
+    return f"run {index_command(name)} to rebuild the index from the stored passages and vectors"
 
 
 def close_client(client: Any, pid: int) -> None:

@@ -114,7 +114,7 @@ def picked(name: str, passages: Mapping[str, Passage], ids: Sequence[str]) -> li
     """Return the passages with the given ids, in the given order; ``InputError`` names the missing ids."""
     unknown = [id for id in ids if id not in passages]
     if unknown:
-        raise InputError(f"not in the collection {name!r}: {', '.join(map(repr, unknown[:20]))}")
+        raise InputError(f"IDs that are not in the collection {name!r}: {', '.join(map(repr, unknown[:20]))}")
     return [passages[id] for id in ids]
 
 
@@ -130,7 +130,7 @@ def collection_folder(name: str, home: Path | None = None) -> Path:
     """
     if not NAME_PATTERN.fullmatch(name):
         raise InputError(
-            f"the name of a collection must have 1 to {LONGEST_NAME} characters from a-z, 0-9, _ and -, and start with "
+            f"a collection name must have 1 to {LONGEST_NAME} characters from a-z, 0-9, _, and -, and must start with "
             f"a letter or digit, but got {name!r}"
         )
     return working_folder(home).resolve() / "collections" / name
@@ -148,7 +148,9 @@ def no_collection(name: str, home: Path | None = None) -> CollectionError:
     folder, here = working_folder(home).resolve(), Path.cwd()
     homes = (place / ".querywright" for place in (here, *here.parents))
     other = next((one for one in homes if one != folder and (one / "collections" / name).is_dir()), None)
-    remedy = f"the workspace {str(other)!r} has one: set home= to it" if other else f"build it: {index_command(name)}"
+    remedy = f"build the collection with {index_command(name)}"
+    if other:
+        remedy = f"set home= to the workspace {str(other)!r}, where this collection exists"
     known = ", ".join(list_collections(home)) or "none"
     return CollectionError(f"there is no collection {name!r} in {str(folder)!r} (known: {known}); {remedy}")
 
@@ -171,7 +173,7 @@ def read_manifest(folder: Path) -> Generation | None:
         return Generation.read(folder / MANIFEST)
     except ValueError as error:
         raise CollectionError(
-            f"the manifest of the collection {folder.name!r} is damaged ({error}); rebuild the collection from all of "
+            f"the manifest of the collection {folder.name!r} is damaged ({error}); rebuild the collection from all "
             f"its passages: {index_command(folder.name, prune=True)}"
         ) from error
 
@@ -186,7 +188,7 @@ def check_embedder(manifest: Generation, embedder: TextEmbedder) -> None:
     if manifest.dimension != embedder.dimension:
         raise CollectionError(
             f"the vectors of the collection {manifest.name!r} have {manifest.dimension} dimensions, but the embedder "
-            f"{embedder.id!r} makes vectors with {embedder.dimension}; run {index_command(manifest.name)}"
+            f"{embedder.id!r} makes vectors with {embedder.dimension} dimensions; run {index_command(manifest.name)}"
         )
 
 
@@ -217,7 +219,7 @@ def hold_published(folder: Path, home: Path | None = None) -> tuple[Generation, 
             if take_lock(descriptor, shared=True) and os.path.samestat(os.fstat(descriptor), place.stat()):
                 return manifest, held.pop_all()
     raise CollectionError(
-        f"the generation of the collection {folder.name!r} is missing; rebuild the collection from all of its "
+        f"the files of the collection {folder.name!r} are missing; rebuild the collection from all its "
         f"passages: {index_command(folder.name, prune=True)}"
     )
 
@@ -255,7 +257,7 @@ def load_passages(path: Path, manifest: Generation) -> dict[str, Passage]:
                 return {one.id: one for one in map(passage_of, file)}
         state = "damaged"
     raise CollectionError(
-        f"{path.name} of the collection {manifest.name!r} is {state}; rebuild the collection from all of its passages: "
+        f"{path.name} of the collection {manifest.name!r} is {state}; rebuild the collection from all its passages: "
         f"{index_command(manifest.name, prune=True)}"
     )
 
@@ -266,7 +268,7 @@ def building(folder: Path, name: str, lock: str = "building.lock") -> Iterator[N
 
     The folder is removed at the end if it contains only the lock.
     """
-    busy = f"the collection {name!r} is being built by another process; wait until it has finished, and try again"
+    busy = f"the collection {name!r} is being built by another process; wait until that build finishes, and try again"
     with locked(folder / lock, CollectionError(busy)):
         try:
             yield
@@ -295,7 +297,8 @@ def delete_collection(name: str, home: Path | None = None) -> None:
                 held.callback(os.close, descriptor := open_lock(place, make=False))
                 if not take_lock(descriptor):
                     raise CollectionError(
-                        f"the collection {one.name!r} is being searched; end the search, and delete it again"
+                        f"the collection {one.name!r} is being searched; stop the search, and then delete the "
+                        "collection"
                     )
         for one in there:
             (one / MANIFEST).unlink(missing_ok=True)  # without a manifest, the collection no longer exists

@@ -65,7 +65,7 @@ def _read(folder: Path) -> dict[str, Passage]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError) as error:
-        _logger.warning("the former passages of %r cannot be read and are left out: %s", folder.name, error)
+        _logger.warning("ignoring the former passages of %r because they cannot be read: %s", folder.name, error)
         return {}
     return {passage.id: passage for passage in passages}
 
@@ -99,19 +99,20 @@ def follow_labels(
             f"{old!r} is now {' and '.join(map(repr, new))}" for old, new in sorted(matched.items())[:SHOWN]
         )
         more = f", and {len(matched) - SHOWN} more" if len(matched) > SHOWN else ""
-        tell(f"labeled passages that moved or changed: {len(matched)}; their labels follow them ({shown}{more})")
+        tell(f"labeled passages that moved or changed: {len(matched)} ({shown}{more}); their labels moved with them")
     for question in questions:
         for id in question.evidence:
             if len(matched.get(id, ())) > 1:
                 tell(
-                    f"warning: question {question.id!r}: its labeled passage {id!r} was split into {len(matched[id])} "
-                    "passages, and any of them counts; check which one answers the question"
+                    f"warning: question {question.in_words}: the labeled passage {id!r} was split into "
+                    f"{len(matched[id])} passages, and finding any of them is enough; check which passage answers "
+                    "the question"
                 )
             if moved.get(id) == ():
                 text = " ".join(former[id].text.split())[:_BEGINNING]
                 tell(
-                    f"warning: question {question.id!r}: its label of {id!r} has no passage any more, because none has "
-                    f"most of its text ({text!r} ...); label a passage that the collection has"
+                    f"warning: question {question.in_words}: the labeled passage {id!r} no longer exists, and no "
+                    f"passage contains most of its text ({text!r} ...); label a passage in the collection"
                 )
     return [_relabeled(question, matched) if matched.keys() & question.evidence else question for question in questions]
 

@@ -52,9 +52,11 @@ def rrf(
     """
     used = [1.0] * len(lists) if weights is None else list(weights)
     if len(used) != len(lists) or not all(math.isfinite(weight) and weight >= 0 for weight in used):
-        raise InputError(f"rrf needs {len(lists)} finite weights of 0 or more, one per list, but got {used}")
+        raise InputError(
+            f"weights must have one finite, nonnegative value per list, but got {used} (lists: {len(lists)})"
+        )
     if not math.isfinite(k) or k < 0:
-        raise InputError(f"rrf needs k of 0 or more, but got {k}")
+        raise InputError(f"k must be 0 or more, but got {k}")
 
     def score(entry: _Entry) -> float:
         # fsum returns the same score for any order of the lists.

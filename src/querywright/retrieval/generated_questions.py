@@ -163,9 +163,9 @@ def questions_folder(collection: str, home: Path | None = None) -> Path:
     longest = LONGEST_NAME - len(QUESTIONS_SUFFIX)
     if len(collection) > longest:
         raise InputError(
-            f"the name {collection!r} has {len(collection)} characters, but a collection with questions may have at "
-            f"most {longest}, because its questions are kept as NAME{QUESTIONS_SUFFIX}; index the passages under a "
-            "shorter name"
+            f"the collection name {collection!r} has {len(collection)} characters, but the limit is {longest} for a "
+            f"collection with generated questions, because its questions are stored in NAME{QUESTIONS_SUFFIX}; "
+            "re-index the passages under a shorter name"
         )
     return collection_folder(questions_name(collection), home)
 
@@ -182,7 +182,7 @@ def read_records(folder: Path) -> Mapping[str, PassageRecord]:
         except ValidationError as error:
             raise CollectionError(
                 f"line {number} of {RECORDS} in {folder.name!r} is damaged ({first_problem(error)}); remove the line, "
-                "and the next build writes the questions of its passage again from cached answers"
+                "and the next build will regenerate that passage's questions from cached answers"
             ) from error
     return records
 
@@ -210,9 +210,9 @@ def publish_questions(
     kept = [question for record in records for question in record.passages()]
     if not kept:
         raise CollectionError(
-            f"none of the {sum(len(record.questions) for record in records)} questions that were written for "
-            f"{len(records)} passages of {collection!r} is kept, so nothing was published; write more questions per "
-            "passage, or use a better LM to write or to judge"
+            f"no generated question was kept for the collection {collection!r} (questions: "
+            f"{sum(len(record.questions) for record in records)}, passages: {len(records)}), so nothing was published; "
+            "generate more questions per passage, or use a better LM as the writer or the judge"
         )
     write_records(folder, records)
     return build_collection(
@@ -231,8 +231,8 @@ def read_pairs(folder: Path) -> Sequence[AnswerPair]:
         stored = _AnswerFile.read(folder / ANSWERS)
     except ValueError as error:
         raise CollectionError(
-            f"{ANSWERS} in {folder.name!r} is damaged ({error}); remove it and fill it again, which costs nothing for "
-            "pairs that were judged"
+            f"{ANSWERS} in {folder.name!r} is damaged ({error}); remove the file and rerun querywright questions fill "
+            "(the judgments so far are cached)"
         ) from error
     return () if stored is None else stored.pairs
 
@@ -285,6 +285,6 @@ def live_questions(name: str, questions: Mapping[str, Passage], passages: Mappin
 def _warn_of_stale(name: str, what: str, every: int, live: int, remedy: str) -> None:
     if live < every:
         _logger.warning(
-            "%d of %d %s of the collection %r are left out because their passages have changed or were removed; to "
-            "replace them, run %s", every - live, every, what, name, remedy,
+            "ignoring %d of %d %s for the collection %r because the passages changed or were removed; to replace "
+            "them, run %s", every - live, every, what, name, remedy,
         )  # fmt: skip

@@ -53,15 +53,15 @@ class HybridRetriever(Shared):
         self.weights = tuple(float(weight) for weight in weights) if weights is not None else (1.0,) * len(retrievers)
         self.rrf_k, self.depth = rrf_k, depth
         if len(self.retrievers) < 2:
-            raise InputError(f"a hybrid needs two or more retrievers, but got {len(self.retrievers)}")
+            raise InputError(f"a hybrid must have two or more retrievers, but got {len(self.retrievers)}")
         usable = all(math.isfinite(weight) and weight >= 0 for weight in self.weights) and any(self.weights)
         if len(self.weights) != len(self.retrievers) or not usable:
             raise InputError(
-                f"a hybrid needs one finite weight of 0 or more per retriever, not all of them 0, but got "
-                f"{list(self.weights)} for {len(self.retrievers)} retrievers"
+                "a hybrid must have one finite, nonnegative weight per retriever, and at least one positive weight, "
+                f"but got {list(self.weights)} for {len(self.retrievers)} retrievers"
             )
         if not (math.isfinite(rrf_k) and rrf_k >= 0) or depth < 1:
-            raise InputError(f"a hybrid needs rrf_k of 0 or more and depth of 1 or more, but got {rrf_k} and {depth}")
+            raise InputError(f"rrf_k must be 0 or more and depth must be 1 or more, but got {rrf_k} and {depth}")
 
     @property
     def fingerprint(self) -> str:
@@ -100,7 +100,9 @@ class HybridRetriever(Shared):
             for one in self.retrievers:
                 if hasattr(one, name):
                     return getattr(one, name)
-        raise AttributeError(f"neither the hybrid nor its {len(self.retrievers)} retrievers have {name!r}")
+        raise AttributeError(
+            f"neither the hybrid nor its {len(self.retrievers)} retrievers have the attribute {name!r}"
+        )
 
     def __contains__(self, id: object) -> bool:
         holding: list[Any] = [one for one in self.retrievers if hasattr(one, "__contains__")]

@@ -123,8 +123,8 @@ def build_collection(
     given = checked_passages(passages)
     if name.endswith(QUESTIONS_SUFFIX) and not all(one.metadata.keys() >= OF_QUESTIONS for one in given.values()):
         raise InputError(
-            f"names that end in {QUESTIONS_SUFFIX} are reserved for the questions of a collection, but got {name!r}; "
-            "choose another name"
+            f"names that end in {QUESTIONS_SUFFIX} are reserved for generated questions, but got {name!r}; choose a "
+            "different name"
         )
     folder = collection_folder(name, home)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -178,8 +178,8 @@ def _copies(passages: Iterable[Passage]) -> list[str]:
     text, copy = next(iter(copies.items()))
     has = "1 text has" if len(copies) == 1 else f"{len(copies)} texts have"
     return [
-        f"{has} two or more ids, such as {first[text]!r} and {copy!r}; a search may return any of these ids, so index "
-        "each text once, or label all of its ids"
+        f"{has} two or more IDs, such as {first[text]!r} and {copy!r}; a search may return any of these IDs, so index "
+        "each text once, or label all its IDs"
     ]
 
 
@@ -202,9 +202,9 @@ def longer_notes(passages: Iterable[Passage], embedder: Embedder) -> list[str]:
         return []
     are = "is" if len(found) == 1 else "are"
     return [
-        f"{len(found)} of {count} passages {are} longer than the embedder reads ({most} tokens), such as {found[0]!r}; "
-        "dense search uses only their beginning. Split them (for documents, set a smaller --chunk-size), or use the "
-        "engine bm25 or hybrid"
+        f"{len(found)} of {count} passages {are} too long for the embedder (limit: {most} tokens), such as "
+        f"{found[0]!r}; dense search uses only the beginning of such a passage. Split long passages (for documents, "
+        "set a smaller --chunk-size), or use the bm25 or hybrid engine"
     ]
 
 
@@ -221,13 +221,13 @@ def checked_passages(passages: Iterable[Passage]) -> dict[str, Passage]:
             _check_storable(passage)
             known = by_id.setdefault(passage.id, passage)
             if known is not passage and known.digest() != passage.digest():
-                raise ValueError("two passages with different content have this id")
+                raise ValueError("two passages with different content have this ID")
         except ValueError as error:
             problems[f"passage {passage.id!r}: {error}"] = None
     if problems:
         raise DataError(list(problems))
     if not by_id:
-        raise DataError("there are no passages to index; give at least one")
+        raise DataError("there are no passages to index; pass at least one")
     return by_id
 
 
@@ -240,20 +240,20 @@ def _check_storable(passage: Passage) -> None:
     id: Any = passage.id
     text: Any = passage.text
     if not isinstance(id, str) or not id or "\0" in id:
-        raise ValueError("its id must be a non-empty text without NUL characters")
+        raise ValueError("its ID must be a non-empty string without NUL characters")
     if not isinstance(text, str) or not text.strip():
         raise ValueError("its text is empty")
     for key, value in dict[Any, Any](passage.metadata).items():
         if not isinstance(key, str) or not key or key.startswith(("$", "#", "chroma:")):
-            raise ValueError(f"metadata key {key!r} must be a text that does not start with $, # or chroma:")
+            raise ValueError(f"metadata key {key!r} must be a string that does not start with '$', '#', or 'chroma:'")
         if not isinstance(value, str | int | float) or (isinstance(value, float) and not math.isfinite(value)):
-            raise ValueError(f"metadata {key!r} must be a text, a finite number, true or false, but is {value!r}")
+            raise ValueError(f"metadata {key!r} must be a string, a finite number, true, or false, but got {value!r}")
         if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
-            raise ValueError(f"metadata {key!r} is larger than 64 bits: {value}")
+            raise ValueError(f"metadata {key!r} must fit in 64 bits, but got {value}")
     try:
         passage_line(passage)
     except UnicodeEncodeError as error:
-        raise ValueError(f"it is not valid Unicode ({error.reason})") from error
+        raise ValueError(f"its content is not valid Unicode ({error.reason})") from error
 
 
 def _published(
@@ -267,7 +267,7 @@ def _published(
     except CollectionError as error:
         if not prune and (manifest is None or content_hash(given.values()) != manifest.content_hash):
             raise
-        _logger.warning("the published collection is replaced: %s", error)
+        _logger.warning("replacing the published collection: %s", error)
         return None, {}
 
 
@@ -280,7 +280,7 @@ def _is_current(
     try:
         open_index(folder, manifest).check(passages, encoder_of(folder.name, embedder), CHECKED_AT_OPENING)
     except CollectionError as error:
-        _logger.warning("the collection %r is rebuilt: %s", manifest.name, error)
+        _logger.warning("rebuilding the collection %r: %s", manifest.name, error)
         return False
     return True
 
@@ -310,7 +310,7 @@ def _build(
         except CollectionError as error:
             if neighbours[1:]:
                 return _build(folder, passages, content, embedder, progress, neighbours[1:])
-            raise CollectionError(f"the new index is not published: {error}") from error
+            raise CollectionError(f"the new index was not published: {error}") from error
         finally:
             index.close()
         manifest = Generation(

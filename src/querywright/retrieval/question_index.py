@@ -182,10 +182,10 @@ class QuestionIndex(CollectionPassages):
             InputError: The matching is ``filled``, but the collection has no stored answers.
         """
         if matching.match not in self.matches:
-            state = "none were searched for" if self._answers is None else "none are stored that are still valid"
+            state = "no answers are stored" if self._answers is None else "all stored answers are outdated"
             raise InputError(
-                f"match={matching.match} needs further answers to the questions of the collection {self.name!r}, but "
-                f"{state}; run {fill_command(self.name)}, or set match to one of {', '.join(self.matches)}"
+                f"match={matching.match} requires stored answers to the questions in the collection {self.name!r}, "
+                f"but {state}; run {fill_command(self.name)}, or set match to one of {', '.join(self.matches)}"
             )
 
     def __repr__(self) -> str:

@@ -103,7 +103,7 @@ class ReplayRetriever(Shared):
             if len(lists) != len(missing):
                 raise InputError(
                     f"the retriever returned {len(lists)} lists for {len(missing)} queries; search must return one "
-                    "list per query, in their order"
+                    "list per query, in the order of the queries"
                 )
             made = {name: list(one) for name, one in zip(missing, lists, strict=True)}
             self._keep(made)

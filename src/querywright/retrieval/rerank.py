@@ -71,8 +71,8 @@ class CrossEncoderReranker(Shared):
             self._source, self._id = name, f"{HUB_PREFIX}{name}"
         else:
             raise ModelError(
-                f"there is no folder with a cross-encoder at {name!r}; use the path of such a folder, or a name on the "
-                "Hugging Face hub such as cross-encoder/ms-marco-MiniLM-L6-v2"
+                f"no cross-encoder folder at {name!r}; use the path of a cross-encoder folder, or a name on the "
+                "Hugging Face Hub, such as cross-encoder/ms-marco-MiniLM-L6-v2"
             )
         self._lock = threading.Lock()
         self._model: Any = None
@@ -113,12 +113,14 @@ class CrossEncoderReranker(Shared):
             answer = self._loaded().predict(pairs, batch_size=BATCH_SIZE, show_progress_bar=False)
         if answer.shape != (len(pairs),):
             raise ModelError(
-                f"the cross-encoder {self.name!r} returns {answer.shape[-1]} numbers per pair, but a reranker needs "
-                "one; use a model for ranking, which has one label"
+                f"the cross-encoder {self.name!r} returns {answer.shape[-1]} numbers per pair, but a reranker "
+                "must return one; use a ranking model with a single label"
             )
         scores = dict(zip(distinct, map(float, answer), strict=True))
         if not all(map(math.isfinite, scores.values())):
-            raise ModelError(f"the cross-encoder {self.name!r} returned scores that are not finite; use another model")
+            raise ModelError(
+                f"the cross-encoder {self.name!r} returned scores that are not finite; use a different model"
+            )
         return [scores[text] for text in texts]
 
     def __repr__(self) -> str:
@@ -135,8 +137,8 @@ class CrossEncoderReranker(Shared):
             except (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError, ImportError) as error:
                 reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
                 raise ModelError(
-                    f"the cross-encoder {self.name!r} cannot be loaded ({reason}); check its name, put it in the "
-                    "Hugging Face cache, or use the path of a folder, which needs no network"
+                    f"the cross-encoder {self.name!r} cannot be loaded ({reason}); check the name, download the "
+                    "model to the Hugging Face cache, or use the path of a local folder"
                 ) from error
             model.max_seq_length = min(MAX_LENGTH, model.max_seq_length or MAX_LENGTH)
             self._model = model

@@ -53,9 +53,9 @@ class Matching:
         if self.match not in MATCHES:
             raise InputError(f"match must be one of {', '.join(MATCHES)}, but got {self.match!r}")
         if not (math.isfinite(self.coverage) and self.coverage >= 0):
-            raise InputError(f"coverage must be a number of 0 or more, but got {self.coverage}")
+            raise InputError(f"coverage must be 0 or more, but got {self.coverage}")
         if not 0 <= self.weight <= 1:
-            raise InputError(f"weight must be 0 to 1, but got {self.weight}")
+            raise InputError(f"weight must be from 0 to 1, but got {self.weight}")
         if self.depth < 1:
             raise InputError(f"depth must be 1 or more, but got {self.depth}")
 
@@ -133,6 +133,6 @@ def check_queries(queries: Sequence[str], k: int) -> None:
         InputError: ``queries`` is a single string, or ``k`` is below 1.
     """
     if isinstance(queries, str):
-        raise InputError(f"search takes a list of queries, but got one text: {queries[:60]!r}; write [query]")
+        raise InputError(f"queries must be a list of strings, but got the string {queries[:60]!r}; pass [query]")
     if k < 1:
         raise InputError(f"k must be 1 or more, but got {k}")

@@ -45,7 +45,9 @@ class Service:
     async def turn(self, note: Note) -> AsyncIterator[None]:
         """Wait for a turn, keep it until the ``async with`` block ends, and count the LM calls made in the block."""
         if self._turns.locked() and self.waiting >= self.settings.waiting:
-            raise RequestError(503, "busy", "the server has too many questions under way; try again", retry_after=1)
+            raise RequestError(
+                503, "busy", "the server is answering too many questions; try again later", retry_after=1
+            )
         self.waiting += 1
         try:
             await self._turns.acquire()
@@ -173,21 +175,23 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         note: Note = request.state.note
         note.fields |= {"artifact": service.name, "version": program.id}
         if not asked.options and program.manifest.reader == "multiple_choice":
-            raise RequestError(422, "invalid", "options: this artifact chooses between options; give two or more")
+            raise RequestError(
+                422, "invalid", "options: the reader in this artifact chooses between options; send at least two"
+            )
         if asked.stream:
             return EventStream(service.events(asked, note))
         async with service.turn(note):
             prediction = await program.acall(asked.question, asked.options, history=asked.history)
         return _json(service.answer(asked, prediction, note))
 
-    @app.get("/health", summary="The state of the server", response_model=Health)
+    @app.get("/health", summary="Show the server's state", response_model=Health)
     async def health() -> Response:
         """A server that is stopping or not ready yet does not respond at all."""
         facts = {"technique": program.manifest.technique, "reader": program.manifest.reader}
         token = settings.token is not None
         return _json({"artifact": service.name, "version": program.id, **facts, "token": token})
 
-    @app.get("/metrics", summary="For Prometheus", response_class=PlainTextResponse, dependencies=closed)
+    @app.get("/metrics", summary="Show metrics for Prometheus", response_class=PlainTextResponse, dependencies=closed)
     async def metrics() -> Response:
         return PlainTextResponse(generate_latest(service.metrics.registry))
 
@@ -208,6 +212,6 @@ async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
-        raise RequestError(415, "not_json", "send application/json")
+        raise RequestError(415, "not_json", "the request must have Content-Type: application/json")
     problems = [f"{'.'.join(map(str, one['loc'][1:])) or 'body'}: {one['msg']}" for one in error.errors()]
     raise RequestError(422, "invalid", "; ".join(problems[:_SHOWN_PROBLEMS]))

@@ -30,14 +30,14 @@ STATUSES = (400, 401, 403, 404, 405, 413, 415, 422, 500, 502, 503, 504)
 CLIENT_GONE = 499
 OUTAGE_SECONDS = 30
 _RULES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], int, str, str], ...] = (
-    (errors.PromptTooLongError, 422, "prompt_too_long", "the question and its passages do not fit the LM's context"),
-    (errors.OutageError, 503, "lm_outage", "the LM is down and is not asked for a while"),
-    (errors.BudgetError, 503, "budget", "the limit of LM calls is reached"),
+    (errors.PromptTooLongError, 422, "prompt_too_long", "the question and its passages do not fit in the LM's context"),
+    (errors.OutageError, 503, "lm_outage", "the LM is unavailable; try again later"),
+    (errors.BudgetError, 503, "budget", "the server has reached its limit on LM calls"),
     (errors.CollectionError, 503, "collection", "the collection cannot be searched"),
-    ((errors.ModelError, errors.ArtifactError), 503, "model", "a model of the program cannot be used"),
+    ((errors.ModelError, errors.ArtifactError), 503, "model", "a model that the program needs cannot be used"),
     (errors.InputError, 422, "input", ""),
     ((LMError, AdapterParseError), 502, "lm", "the LM failed ({name})"),
-    (errors.QuerywrightError, 503, "unavailable", "the program cannot answer now"),
+    (errors.QuerywrightError, 503, "unavailable", "the program cannot answer; try again later"),
 )
 """How to answer each error: the first rule that matches applies. If its text is empty, the error's message is sent."""
 
@@ -122,13 +122,17 @@ class ServerMetrics:
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         counter = partial(Counter, namespace="querywright", registry=registry)
-        self.requests = counter("requests", "Requests answered, by address and status.", ["route", "status"])
+        self.requests = counter("requests", "Requests answered, by route and status.", ["route", "status"])
         self.lm_calls = counter("lm_calls", "LM calls, made or saved (cached).", ["how"])
         self.fallbacks = counter("fallbacks", "Steps that fell back to a simpler method.", ["step"])
         self.declined = counter("declined", "Questions that the passages did not answer.")
-        self.in_flight = Gauge("querywright_in_flight", "Requests under way.", registry=registry)
+        self.in_flight = Gauge("querywright_in_flight", "Requests in progress.", registry=registry)
         self.seconds = Histogram(
-            "querywright_request_seconds", "Seconds to an answer.", ["route"], buckets=BUCKETS, registry=registry
+            "querywright_request_seconds",
+            "Time from request to response, in seconds.",
+            ["route"],
+            buckets=BUCKETS,
+            registry=registry,
         )
         for how in ("made", "saved"):
             self.lm_calls.labels(how)  # start at 0, so that the first call shows up as an increase
@@ -167,7 +171,9 @@ class Front:
             if failure is None:  # its message may contain the question
                 at = [f"{one.filename}:{one.lineno} {one.name}" for one in traceback.extract_tb(error.__traceback__)]
                 log_event("unexpected", logging.ERROR, id=note.id, error=type(error).__name__, at=at)
-                failure = RequestError(500, "internal", "an unexpected failure; the log has it under the request's id")
+                failure = RequestError(
+                    500, "internal", "unexpected server error; see the server's log for this request ID"
+                )
             note.fields |= {"kind": failure.kind, "error": type(error).__name__}
             if not status:
                 answer = Response(as_json(failure.body()), failure.status, failure.headers, "application/json")
@@ -192,13 +198,13 @@ class Front:
         # server.
         token, host, origin = self._settings.token, headers.get(b"host", b""), headers.get(b"origin")
         if token is None and is_loopback(self._settings.host) and not is_loopback(_parts(b"//" + host)[1]):
-            raise RequestError(400, "host", "without a token the server answers only as localhost or 127.0.0.1")
+            raise RequestError(400, "host", "a server without a token accepts only requests to localhost or 127.0.0.1")
         if origin is not None and _parts(origin)[0] != host.decode("latin-1").lower():
-            raise RequestError(403, "site", "the request comes from a page of another site")
+            raise RequestError(403, "site", "the request comes from a page on a different site")
         scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
         right = token is None or (hmac.compare_digest(given.strip(), token.encode()) and scheme.lower() == b"bearer")
         if not right and scope["path"] not in OPEN:
-            text = "send the server's token: Authorization: Bearer ..."
+            text = "send the server's token in the header Authorization: Bearer TOKEN"
             raise RequestError(401, "token", text, headers={"WWW-Authenticate": "Bearer"})
 
     async def _within_deadline(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -213,7 +219,7 @@ class Front:
                 try:
                     await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
                     if not working.done():
-                        raise RequestError(CLIENT_GONE, "gone", "the client went away")
+                        raise RequestError(CLIENT_GONE, "gone", "the client disconnected")
                 finally:
                     working.cancel()
                     gone.cancel()
@@ -230,12 +236,12 @@ async def _read_body(receive: Receive) -> bytes:
     while more and size <= LARGEST_BODY * _DRAINED:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise RequestError(CLIENT_GONE, "gone", "the client went away")
+            raise RequestError(CLIENT_GONE, "gone", "the client disconnected")
         more, size = message.get("more_body", False), size + len(message.get("body", b""))
         if size <= LARGEST_BODY:
             parts.append(message.get("body", b""))
     if size > LARGEST_BODY:
-        text = f"a body may have up to {LARGEST_BODY} bytes"
+        text = f"the request body must have at most {LARGEST_BODY} bytes"
         raise RequestError(413, "too_large", text, headers={"Connection": "close"})
     return b"".join(parts)
 

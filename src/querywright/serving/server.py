@@ -20,7 +20,7 @@ try:
     from querywright.serving.app import make_app
     from querywright.serving.middleware import LOGGER, log_event
 except ImportError as error:
-    raise InputError("serving needs the extra serve: pip install 'querywright[serve]'") from error
+    raise InputError("serving requires the extra 'serve'; install it with pip install 'querywright[serve]'") from error
 from querywright.serving.settings import ServeSettings
 
 if TYPE_CHECKING:
@@ -88,7 +88,9 @@ def listening(host: str, port: int) -> socket.socket:
         family, *_, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address, family=family, backlog=_BACKLOG)
     except OSError as error:
-        raise InputError(f"cannot listen on {host}:{port}: {error.strerror}; give another --port or --host") from None
+        raise InputError(
+            f"cannot listen on {host}:{port}: {error.strerror}; try a different --port or --host"
+        ) from None
 
 
 class JsonLines(logging.Formatter):

@@ -42,18 +42,19 @@ class ServeSettings:
         for name, least in _LEAST.items():
             value = getattr(self, name)
             if not least <= value < (65_536 if name == "port" else math.inf):
-                rule = "from 0 to 65535" if name == "port" else f"{least} or more, and finite"
-                raise InputError(f"{name} must be {rule}, but got {value}; give another number")
+                rule = "between 0 and 65535" if name == "port" else f"a finite number of at least {least}"
+                raise InputError(f"{name} must be {rule}, but got {value}")
         token = self.token
         if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable()):
             raise InputError(
-                f"the token must have {SHORTEST_TOKEN} or more printable ASCII characters, but has {len(token)}; "
-                "make one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+                f"the token must have at least {SHORTEST_TOKEN} characters, all of them printable ASCII, but got "
+                f"{len(token)} characters; generate a token with: python -c 'import secrets; "
+                "print(secrets.token_urlsafe(32))'"
             )
         if token is None and not is_loopback(self.host):
             raise InputError(
-                f"other machines can reach {self.host!r}, so anyone could ask; put a token into an environment "
-                "variable and name it with --token-env, or listen on 127.0.0.1"
+                f"other machines can reach {self.host!r}, so a server without a token would answer anyone; set an "
+                "environment variable to a token and pass the variable's name with --token-env, or listen on 127.0.0.1"
             )
 
 

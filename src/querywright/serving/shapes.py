@@ -21,10 +21,10 @@ class AskRequest(BaseModel):
     question: Turn
     options: list[Option] | None = Field(
         None, min_length=2, max_length=20, json_schema_extra={"uniqueItems": True},
-        description="Texts to choose from: two or more different texts, without regard to leading and trailing spaces.",
+        description="Options to choose from: at least two, all different. Leading and trailing spaces are ignored.",
     )  # fmt: skip
     history: list[Turn] | None = Field(
-        None, max_length=100, description="Turns of the conversation before the question, the earliest first."
+        None, max_length=100, description="Earlier turns of the conversation, oldest first."
     )
     trace: bool = False
     stream: bool = False
@@ -33,7 +33,7 @@ class AskRequest(BaseModel):
     @classmethod
     def _differ(cls, options: list[str] | None) -> list[str] | None:
         if len({option.strip() for option in options or ()}) < len(options or ()):
-            raise ValueError("two options are the same")
+            raise ValueError("options must be unique")
         return options
 
 
@@ -49,17 +49,17 @@ class PassageOut(BaseModel):
 class AnswerOut(BaseModel):
     """An answer and its sources."""
 
-    answer: str | None = Field(description="null without a reader.")
-    support: list[str] | None = Field(description="Ids of passages that the answer rests on; null if not reported.")
-    passages: list[PassageOut] = Field(description="Best first.")
-    queries: list[dict[str, str]] = Field(description="Each has a role and a text.")
+    answer: str | None = Field(description="The answer; null if the program has no reader.")
+    support: list[str] | None = Field(description="IDs of the passages that support the answer; null if not reported.")
+    passages: list[PassageOut] = Field(description="Passages, best first.")
+    queries: list[dict[str, str]] = Field(description="Queries, each with a role and a text.")
     fallbacks: list[str] = Field(description="Steps that fell back to a simpler method.")
-    declined: bool = Field(description="The reader said that the passages do not answer.")
-    trace: list[dict[str, Any]] | None = Field(description="Every step, if the request has trace: true.")
+    declined: bool = Field(description="Whether the reader said that the passages do not answer the question.")
+    trace: list[dict[str, Any]] | None = Field(description="All steps, if the request sets trace to true.")
     artifact: str
     version: str = Field(description="The version of the artifact that answered.")
     seconds: float
-    id: str = Field(description="The request's id, as in the header X-Request-Id.")
+    id: str = Field(description="Request ID, also in the X-Request-Id header.")
 
 
 class Health(BaseModel):
@@ -69,13 +69,13 @@ class Health(BaseModel):
     version: str
     technique: str
     reader: str | None
-    token: bool = Field(description="Whether a token is needed.")
+    token: bool = Field(description="Whether the server requires a token.")
 
 
 class Problem(BaseModel):
     """The body of every error response."""
 
-    error: dict[str, str] = Field(description="kind, a word for programs, and message, a sentence for people.")
+    error: dict[str, str] = Field(description="kind: an error code for programs; message: a sentence for people.")
 
 
 def has_declined(answer: str | None, options: Sequence[str]) -> bool:

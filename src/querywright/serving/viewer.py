@@ -57,7 +57,7 @@ def _kept(read: Any, file: Path, changed: int, size: int) -> Any:
     told = read(file)
     means = [mean for arm in (told or _PLAIN)["arms"] for mean in arm["metrics"].values()]
     if not all(mean["value"] is None or type(mean["value"]) in (int, float) for mean in means):
-        raise ValueError("this is not a summary")
+        raise ValueError("not a report summary")
     return told and {name: value if isinstance(value, list | dict) else str(value) for name, value in told.items()}
 
 
@@ -90,7 +90,7 @@ class Viewer(ThreadingHTTPServer):
         try:
             super().__init__(("127.0.0.1", port), _Handler)
         except OSError as error:
-            raise InputError(f"cannot listen on 127.0.0.1:{port}: {error.strerror}; give another --port") from None
+            raise InputError(f"cannot listen on 127.0.0.1:{port}: {error.strerror}; try a different --port") from None
 
     @property
     def url(self) -> str:
@@ -119,7 +119,7 @@ class _Handler(BaseHTTPRequestHandler):
             kind = "text/html" if id.endswith(".html") else "text/plain"
             with contextlib.suppress(FileNotFoundError):
                 return self._send(200, _text(folder / id), kind, f"{POLICY}; sandbox allow-scripts")
-        return self._send(404, "there is no such page; reload the list")
+        return self._send(404, "page not found; reload the list")
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing."""
@@ -129,7 +129,7 @@ class _Handler(BaseHTTPRequestHandler):
         host, origin = self.headers.get("host", ""), self.headers.get("origin")
         known = is_loopback(urlsplit(f"//{host}").hostname or "") and origin in (None, f"http://{host}")
         if not known:
-            self._send(403, "only the page itself may call this server, as localhost or 127.0.0.1")
+            self._send(403, "only this server's own page may send requests, at localhost or 127.0.0.1")
         return known
 
     def _send(self, status: int, body: str, kind: str = "text/plain", policy: str = "default-src 'none'") -> None:

@@ -86,7 +86,7 @@ def test_verify_asks_the_golden_questions_and_notices_other_passages(saved, make
     load(saved[1], lm=make_lm(engine), home=saved[0], verify=True)
     golden = {int(one.answer.split()[1]) for one in read_artifact(saved[1]).golden}
     assert {asked.number for asked in engine.asked if asked.step == "reader"} == golden != set()
-    with pytest.raises(ArtifactError, match=r"golden.jsonl line 1: it now finds \['else'\], but found"):
+    with pytest.raises(ArtifactError, match=r"golden.jsonl line 1: the program now finds \['else'\], but found"):
         load(saved[1], lm=make_lm(), retriever=lambda query, k: [Passage("else", "Decides 6.")], verify=True)
 
 
@@ -109,11 +109,11 @@ def test_an_artifact_keeps_the_filter_that_it_was_made_with(engine, tmp_path, wr
     assert found(verify=True) == {"p2", "p4"}
     assert found(where={"topic": "odd"}) == {"p1", "p3", "p5"}
     assert len(found(where={})) == 5
-    with pytest.raises(InputError, match="where= filters a collection"):
+    with pytest.raises(InputError, match="where= requires a collection"):
         found(where={"n": 1}, retriever=lambda query, k: [])
     manifest = write(tmp_path / "bare")
     assert b"where" not in manifest.to_bytes()  # so that digests of before stay what they are
-    with pytest.raises(ArtifactError, match="names no collection to filter"):
+    with pytest.raises(ArtifactError, match="the artifact does not name one"):
         load(tmp_path / "bare", lm=make_lm(), where={"n": 1})
     open_store(home).close()
     open_store(tmp_path / "other").close()
@@ -123,11 +123,11 @@ def test_an_artifact_keeps_the_filter_that_it_was_made_with(engine, tmp_path, wr
 
 
 def test_another_collection_than_that_it_was_compiled_on_is_refused(own, refused, tmp_path, world, make_lm, word_model):
-    missing = r"no collection 'cards' in .* \(known: none\); build it: querywright index"
+    missing = r"no collection 'cards' in .* \(known: none\); build the collection with querywright index"
     refused(CollectionError, missing, own, home=tmp_path / "none")
     other = tmp_path / "other"
     build_collection("cards", [Passage("new", "New.")], embedder=resolve_embedder("words"), home=other)
-    its = "'cards' is not the one the program was compiled on: its fingerprint.*give it the passages that it had then"
+    its = "'cards' differs from the collection .*: its fingerprint.*restore the collection's passages"
     refused(ArtifactError, its, own, home=other)
     assert load(own, lm=make_lm(), home=other, accept=True)
     open_store(other).close()
@@ -145,7 +145,7 @@ def test_an_artifact_says_what_share_of_its_collection_changed(own, saved, tmp_p
     build_collection("cards", edited, embedder=resolve_embedder("words"), home=other)
     assert load(own, lm=make_lm(), home=other)
     share = f"{1 / len(passages):.0%}"
-    assert f"about {share} of its passages changed; its scores may have changed" in caplog.text
+    assert f"about {share} of its passages changed; the program's scores may have changed" in caplog.text
     (told,) = (one for one in verify(own, lm=make_lm(), home=other) if one.name == "collection")
     assert told.state != "ok"
     open_store(other).close()
@@ -157,7 +157,7 @@ def test_questions_that_changed_are_refused(engine, built, word_model, refused, 
     own = tmp_path / "own"
     shutil.copytree(folder, own)
     rewrite(own, fingerprint="f" * 64)
-    refused(ArtifactError, "its fingerprint is .*questions or stored answers that it had then", own, home=home)
+    refused(ArtifactError, "its fingerprint must be .*questions or stored answers", own, home=home)
 
 
 class Alphabet:
@@ -175,13 +175,13 @@ class Alphabet:
 
 
 def test_a_reranker_is_given_or_had_by_the_name_of_a_hub_model(own, saved, refused, monkeypatch, world, make_lm):
-    refused(ArtifactError, "does not rerank; leave the reranker out", own, reranker=Alphabet())
+    refused(ArtifactError, "does not rerank; remove the reranker", own, reranker=Alphabet())
     hub, given = Alphabet(), Alphabet()
     monkeypatch.setattr(load_module, "resolve_reranker", lambda name: hub)
     for name in ("path:mine@12345678", "ce:../../etc", "ce:/etc", "ce:a/b/c", "ce:some/alphabet#64", "x"):
         program = make_program("rerank", world, reader="multiple_choice", reranker=Alphabet())
         rewrite(own, program=program, reranker=name, golden=[])
-        refused(ArtifactError, "cannot be opened by its name alone; give reranker=", own)
+        refused(ArtifactError, "cannot be loaded by name alone; pass .*reranker=", own)
     assert load(own, lm=make_lm(), home=saved[0], reranker=given).program.technique.reranker is given
     assert load(own, lm=make_lm(), home=saved[0], reranker="a/folder").program.technique.reranker is hub
     assert (given.loaded, hub.loaded) == (0, 1)
@@ -203,7 +203,7 @@ def test_the_lm_that_the_artifact_names_is_looked_for_where_its_name_holds_no_ad
 ):
     rewrite(artifact, lm=recorded)
     monkeypatch.setenv("QUERYWRIGHT_ALLOW_LM", "openai/*, openrouter/meta-llama/*,huggingface/*")
-    with pytest.raises(ModelError if looked_for else ArtifactError, match="in this test" if looked_for else "give lm="):
+    with pytest.raises(ModelError if looked_for else ArtifactError, match="in this test" if looked_for else "as lm="):
         load(artifact, retriever=world)
     assert names == ([looked_for] if looked_for else [])
     lm = dspy.utils.DummyLM([{"answer": "x"}])
@@ -222,7 +222,7 @@ def test_an_lm_elsewhere_is_named_or_allowed_by_who_loads_and_not_by_the_artifac
     rewrite(artifact, lm="openai/gpt-4o")
     monkeypatch.setenv("QUERYWRIGHT_ALLOW_LM", allowed)
     wanted = r"no openai/gpt-4o in this test" if loads else (
-        r"give lm='openai/gpt-4o' \(--lm openai/gpt-4o\), or allow it .* QUERYWRIGHT_ALLOW_LM=openai/gpt-4o"
+        r"pass lm='openai/gpt-4o' \(--lm openai/gpt-4o\), or allow this LM .* QUERYWRIGHT_ALLOW_LM=openai/gpt-4o"
     )  # fmt: skip
     with pytest.raises(ModelError if loads else ArtifactError, match=wanted):
         load(artifact, retriever=world)
@@ -240,7 +240,7 @@ def test_a_service_that_refuses_a_key_is_told_with_the_remedy_in_the_message(art
 
     loaded = load(artifact, lm=make_lm(make_engine(refuse)), retriever=world)
     with pytest.raises(
-        dspy.utils.exceptions.LMAuthError, match=r"no such key\. An artifact .* give the LM: load\(path"
+        dspy.utils.exceptions.LMAuthError, match=r"no such key\. The artifact .* pass the LM: load\(path"
     ):
         loaded(*ASKED)
 
@@ -296,7 +296,7 @@ def test_a_card_has_what_an_artifact_is(saved):
 
 
 def test_a_digest_is_asked_of_an_artifact_that_was_read_too(saved, make_lm):
-    with pytest.raises(ArtifactError, match="is asked for"):
+    with pytest.raises(ArtifactError, match="digest must be"):
         load(read_artifact(saved[1]), lm=make_lm(), home=saved[0], digest="sha256:" + "0" * 64)
 
 
@@ -315,11 +315,13 @@ def test_every_part_of_an_artifact_is_checked_and_none_hides_another(saved, own,
     golden = {"golden answers": "not possible"}
     named = {name: state for name, state in WELL.items() if "golden" not in name}
     assert states(checks) == {**named, "collection": "not possible", **golden}
-    assert "build it: querywright index" in next(one.remedy for one in checks if one.name == "collection")
+    assert "build the collection with querywright index" in next(
+        one.remedy for one in checks if one.name == "collection"
+    )
     engine = make_engine()
     checks = verify(own, lm=make_lm(engine), home=saved[0], digest="sha256:" + "0" * 64)
     assert states(checks) == {"files": "differs"}
-    assert "is asked for" in checks[0].said
+    assert "digest must be" in checks[0].said
     (own / "golden.jsonl").write_text("")
     checks = verify(own, lm=make_lm(engine), home=saved[0])
     assert (states(checks), passed(checks)) == ({"files": "differs"}, False)

@@ -108,9 +108,9 @@ def test_a_failure_in_a_batch_is_that_questions_own(loaded, make_engine):
 @pytest.mark.parametrize(
     ("questions", "message"),
     [
-        ("What?", r"write \[question\]"),
-        (["What?", ("What?",)], "question 2 is"),
-        ([("What?", "hot")], "question 1 is"),
+        ("What?", r"pass \[question\]"),
+        (["What?", ("What?",)], "question 2 must be"),
+        ([("What?", "hot")], "question 1 must be"),
     ],
 )
 def test_what_is_no_question_is_refused_before_any_is_asked(loaded, questions, message):

@@ -55,7 +55,7 @@ def test_a_rewriter_that_is_kept_is_found_by_its_checksum_and_damage_is_put_righ
     )
     assert [path.name for path in (home / "rewriters").iterdir()] == [trained.checksum], "nothing else is left"
     (kept / "card.json").write_text("{}")
-    with pytest.raises(ArtifactError, match=r"card\.json of the rewriter 'mine' was changed"):
+    with pytest.raises(ArtifactError, match=r"card\.json in the rewriter 'mine' was changed"):
         find_rewriter(ref, home)
     keep_rewriter(trained.path, home)
     assert find_rewriter(ref, home) == kept
@@ -81,7 +81,9 @@ def test_an_artifact_names_its_rewriter_and_finds_it_in_the_working_folder(
     assert named == {"name": "mine", "checksum": trained.checksum}
     assert card(artifact)["writer"] == f"mine@{trained.checksum[:12]}"
     assert not [path for path in artifact.iterdir() if str(tmp_path) in path.read_text()]
-    with pytest.raises(ArtifactError, match=r"compiled with the rewriter mine@.* does not have; give.*writer_lm="):
+    with pytest.raises(
+        ArtifactError, match=r"compiled with the rewriter mine@.* is not in this workspace; pass .*writer_lm="
+    ):
         load(artifact, lm=make_lm(), home=home)
     with pytest.raises(ModelError, match=r"must be a dspy\.LM or a name such as .* but got 7"):
         load(artifact, lm=make_lm(), home=home, writer_lm=7)  # type: ignore[arg-type]

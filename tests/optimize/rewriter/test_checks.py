@@ -62,7 +62,7 @@ def test_pairs_of_dev_and_test_questions_are_refused_by_id_in_a_collection_and_b
 ) -> None:
     asked = asked_of(Question(id, text)) if text else ""
     pairs = [*LEARNT, pair(id, data=data, asked=asked)]
-    with pytest.raises(InputError, match=r"1 of the 18 pairs .* give the --seed") if leaks else nullcontext():
+    with pytest.raises(InputError, match=r"1 of 18 pairs .* use the --seed") if leaks else nullcontext():
         check(SETTINGS, pairs=pairs)
     if leaks and id == "o1":  # what is asked in train as well is learnt from anyway
         check(SETTINGS, pairs=pairs, splits=SPLITS._replace(train=[*SPLITS.train, Question("again", text)]))
@@ -77,27 +77,27 @@ def without(field: str, *parts: str) -> Splits:
 @pytest.mark.parametrize(
     ("changes", "given", "said"),
     [
-        ({}, {"pairs": LEARNT[:4]}, "needs 17 pairs or more, but --pairs has 4: 13 more needed"),
-        ({}, {"splits": SPLITS._replace(dev=[])}, "there is no dev question: 1 more is needed"),
-        ({"metric": "accuracy"}, {}, "accuracy needs a reader"),
-        ({"technique": "plain"}, {}, "plain writes nothing with an LM"),
+        ({}, {"pairs": LEARNT[:4]}, r"at least 17 pairs, but --pairs has 4 \(13 too few\)"),
+        ({}, {"splits": SPLITS._replace(dev=[])}, "the dev split must have at least 1 question"),
+        ({"metric": "accuracy"}, {}, "accuracy requires a reader"),
+        ({"technique": "plain"}, {}, "plain does not rewrite with an LM"),
         ({"technique": "hcqr", "steps": 1}, {}, "hcqr calls its LM in several stages.* --steps 0"),
         (
             {"steps": 1},
             {"splits": without("evidence", "train")},
-            "none of the 16 .* recall@5 needs labeled evidence",
+            "none of the 16 .* recall@5 requires labeled evidence",
         ),
         ({"steps": 1}, {"splits": without("evidence", "dev")}, "none of the 4 examples can be scored"),
         (
             {"steps": 1, "metric": "hit"},
             {"splits": without("answer", "train")},
-            "none of the 16 .* hit needs",
+            "none of the 16 .* hit requires",
         ),
-        ({"technique": "step_back"}, {"check": check_collection}, "but not step_back"),
+        ({"technique": "step_back"}, {"check": check_collection}, "but got step_back"),
         (
             {},
             {"check": check_collection, "splits": without("evidence", "train")},
-            "none of the 16 .* recall@5 needs labeled evidence",
+            "none of the 16 .* recall@5 requires labeled evidence",
         ),
     ],
 )
@@ -118,7 +118,7 @@ def test_a_number_out_of_range_is_refused() -> None:
     for name, value, said in (
         ("epochs", 0, "more than 0"), ("lr", math.inf, "more than 0"), ("steps", -1, "0 or more"),
     ):  # fmt: skip
-        with pytest.raises(InputError, match=f"{name} of a training must be {said}"):
+        with pytest.raises(InputError, match=f"{name} must be {said}"):
             replace(SETTINGS, **{name: value})
 
 
@@ -147,9 +147,9 @@ def test_a_line_that_is_no_pair_is_named(tmp_path: Path, change: Callable[[Any],
     assert set(second) - set(first) == {"data", "asked"}  # what is not known of a pair is not written
     change(second)
     file.write_text(json.dumps(first) + "\n" + json.dumps(second) + "\n")
-    with pytest.raises(InputError, match=rf"p.jsonl, line 2: not a pair \({said}"):
+    with pytest.raises(InputError, match=rf"p.jsonl, line 2: not a valid pair \({said}"):
         read_pairs(file)
-    with pytest.raises(InputError, match=r"'p.jsonl' exists and is not a file of pairs"):
+    with pytest.raises(InputError, match=r"'p.jsonl' exists but is not a file of pairs"):
         check_pairs_file(file)
     file.write_bytes(b"\xff\n")
     with pytest.raises(InputError, match="not UTF-8"):
@@ -164,7 +164,7 @@ NO_GAIN = "no gain over the unchanged question"
     [
         ([1.0] * 8 + [0.0] * 2, "gain", None),
         ([1.0] * 2 + [0.0] * 8, "no gain shown", f"{NO_GAIN} was shown"),
-        ([-1.0] * 2 + [0.0] * 8, "no gain shown", f"{NO_GAIN} was shown; its mean is below"),
+        ([-1.0] * 2 + [0.0] * 8, "no gain shown", f"{NO_GAIN} was shown, and its mean is lower"),
         ([-1.0] * 8 + [0.0] * 2, "loss", "WORSE than the unchanged question: do not use this rewriter"),
         ([math.nan] * 10, "not measured", f"{NO_GAIN} was shown"),
     ],

@@ -66,7 +66,7 @@ def test_a_whole_training(trained: Any) -> None:
     assert str(trained.path.parent) not in json.dumps(card)
     curve = [json.loads(line) for line in (trained.path / "curve.jsonl").read_text().splitlines()]
     assert [line["step"] for line in curve if line["stage"] == "reinforce" and "reward" in line] == [1, 2]
-    assert "2 of 2 steps of the reinforcement taught nothing" in readme
+    assert "2 of 2 reinforcement learning steps had no effect" in readme
     assert "--writer-lm path/to/out" in readme
     assert not list((trained.path.parent / "work").iterdir()), "checkpoints are deleted at the end"
     assert run(["rewriter", "show", str(trained.path)]) == 0
@@ -93,5 +93,5 @@ def test_an_interrupted_training_resumes(small: Any, trained: Any, stage: str, s
 
 
 def test_a_loss_that_is_not_finite_ends_a_training(small: Any) -> None:
-    with pytest.raises(TrainingError, match=r"of the warmup is (nan|inf); train again with a smaller learning rate"):
+    with pytest.raises(TrainingError, match=r"of the warmup is (nan|inf); retrain with a lower learning rate"):
         small("infinite", warmup_lr=1e30)

@@ -92,7 +92,8 @@ def made_outcome() -> dict[str, Any]:
     return {
         "recommended": ARMS[2],
         "verdict": "gain",
-        "sentence": "Chosen on dev; test shows a gain over the baseline (decision_useful: 9 won, 1 lost of 24)",
+        "sentence": "On test, the program chosen on dev is better than the baseline (decision_useful: 9 won, "
+        "1 lost of 24)",
         "best": {"number": 17, "arm": arm.to_json()},
         "corrected": {"dev": 0.75, "corrected": 0.625, "arms": 18, "n": 24},
         "test": [one.to_json(rows=True) for one in (*test, *references)],

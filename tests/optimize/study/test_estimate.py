@@ -48,13 +48,13 @@ def test_readings_and_the_front_are_counted(counted):
 def test_a_study_is_opened_with_its_data_and_techniques_that_compare_options_need_them(study_of, tmp_path):
     with pytest.raises(InputError, match="1 problem"):
         check_study({**study_of().to_json(), "trials": 0}, tmp_path, tell=print)
-    with pytest.raises(InputError, match=r"because sizes leave .* different questions over, but got 1000"):
+    with pytest.raises(InputError, match=r"at most .* unique questions that sizes leaves over, but got 1000"):
         read_data(study_of({"hyde": {}}, sizes=[4, 5, 6], reader_check=1000))
     file = tmp_path / "questions.jsonl"
     file.write_text("".join(json.dumps({"question": f"Who {n}?", "answer": "x"}) + "\n" for n in range(9)))
-    with pytest.raises(DataError, match="options, needed for the reader multiple_choice"):
+    with pytest.raises(DataError, match=r"options .required for the 'multiple_choice' reader"):
         read_data(study_of({"hcqr": {}}, questions=str(file), reader="multiple_choice", objectives=["accuracy"]))
-    with pytest.raises(InputError, match="labelled evidence"):
+    with pytest.raises(InputError, match="labeled evidence"):
         read_data(study_of({"hyde": {}}, questions=str(file)))
     data = read_data(study_of({"hyde": {}}, questions=str(file), objectives=["accuracy"]))
     assert (data.reader, sum(map(len, data.splits))) == ("short_answer", 9)

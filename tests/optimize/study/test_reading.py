@@ -76,7 +76,7 @@ def test_all_that_is_wrong_with_the_parts_is_said_at_once():
             "colection": "c",
             "techniques": {
                 "rag_fuson": {},
-                "hcqr": {"knobs": {"n_queries": {"low": "a", "hihg": 3}}},
+                "hcqr": {"search": "some", "knobs": {"n_queries": {"low": "a", "hihg": 3}}},
             },
             "objectives": ["acuracy"],
             "sampler": {"name": "tpee"},
@@ -89,6 +89,7 @@ def test_all_that_is_wrong_with_the_parts_is_said_at_once():
         "collection: is missing",
         "colection: unknown key 'colection' (did you mean collection?)",
         "techniques.rag_fuson: unknown technique 'rag_fuson' (did you mean rag_fusion?)",
+        "techniques.hcqr.search: input should be 'all' or 'named', but got \"some\"; all searches every searchable",
         'techniques.hcqr.knobs.n_queries.low: input should be a valid number, but got "a"',
         "techniques.hcqr.knobs.n_queries.high: is missing",
         "techniques.hcqr.knobs.n_queries.hihg: unknown key 'hihg' (did you mean high?)",
@@ -97,7 +98,7 @@ def test_all_that_is_wrong_with_the_parts_is_said_at_once():
         'trials: input should be a valid integer, but got "5"',
     ):
         assert part in said
-    assert "the study has 11 problems" in said
+    assert "the study has 12 problems" in said
 
 
 def test_all_that_does_not_fit_together_is_said_at_once():
@@ -106,11 +107,11 @@ def test_all_that_does_not_fit_together_is_said_at_once():
     said = refused(of(techniques, reader="none", objectives=["accuracy"]))
     for part in (
         "techniques.hcqr.knobs.top_k: top_k must be a whole number from 1 to 50, but got 500",
-        "techniques.hcqr.knobs.fusion: fusion must be interleave",
+        "techniques.hcqr.knobs.fusion: fusion must be one of interleave",
         "techniques.hcqr.knobs.topk: unknown knob of hcqr 'topk' (did you mean top_k?)",
         "techniques.hyde.engines: must be dense or questions, because hyde searches with vectors, but got 'bm25'",
         "techniques.hcqr.engines.0: unknown engine 'bm26' (did you mean bm25?)",
-        "objectives.0: accuracy needs a reader",
+        "objectives.0: accuracy requires a reader",
     ):
         assert part in said
 
@@ -118,7 +119,7 @@ def test_all_that_does_not_fit_together_is_said_at_once():
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("name: a\nname: b\n", "line 2, column 1: not valid YAML: the key name occurs twice, in lines 1 and 2"),
+        ("name: a\nname: b\n", "line 2, column 1: not valid YAML: the key name occurs twice, on lines 1 and 2"),
         ("name: !!python/object/apply:os.system ['true']\n", "constructor for the tag"),
         ("name: [a\n", "not valid YAML"),
         ("", "must be a mapping"),
@@ -136,7 +137,7 @@ def test_a_file_that_is_no_text_or_not_there(tmp_path):
     with pytest.raises(InputError, match=r"study\.yaml: not valid YAML: 'utf-8'"):
         read_spec(file)
     for path in (tmp_path / "other.yaml", tmp_path):
-        with pytest.raises(InputError, match="cannot be read"):
+        with pytest.raises(InputError, match="cannot read"):
             read_spec(path)
 
 
@@ -151,33 +152,39 @@ def test_the_budget_of_all_arms_is_5_passages_unless_it_is_given_or_given_up():
     [
         (of({"closed_book": {}}), "retrieves no passages"),
         (of({"qb_rag": {"engines": ["dense"]}}), "must be questions, the only engine"),
-        (of({"hcqr": {"engines": ["bm25"], "knobs": {"gate": "score"}}}), "needs cosine similarities"),
-        (of({"hcqr": {"knobs": {"top_k": [3]}}}, fixed={"top_k": 3}), "is also under fixed"),
+        (
+            of({"hcqr": {"engines": ["bm25"], "knobs": {"gate": "score"}}}),
+            "requires an engine with cosine similarities",
+        ),
+        (of({"hcqr": {"knobs": {"top_k": [3]}}}, fixed={"top_k": 3}), "is also set under fixed"),
         (of({"hcqr": {"knobs": {"top_k": [3, 3]}}}), "twice"),
-        (of({"hcqr": {"knobs": {"top_k": {"low": 5, "high": 5}}}}), "low must be smaller"),
+        (of({"hcqr": {"knobs": {"top_k": {"low": 5, "high": 5}}}}), "low must be less"),
         (of({"hcqr": {"knobs": {"top_k": {"low": 1, "high": 9, "step": 0}}}}), "step must be"),
         (of({"hcqr": {"knobs": {"top_k": {"low": 1, "high": 99}}}}), "high: top_k must be"),
         (of({"hcqr": {"knobs": {"fusion": {"low": 1, "high": 2}}}}), "the knob is not numeric"),
-        (of({"hcqr": {"knobs": {"top_k": None}}}), "must be a value, a list of values or a range"),
+        (of({"hcqr": {"knobs": {"top_k": None}}}), "must be a value, a list of values, or a range"),
         (
             of({"plain": {"knobs": {"query_with_options": True}}}),
-            "the baseline needs query_with_options=False; add that value",
+            "the baseline requires query_with_options=False; add this value",
         ),
-        (of(fixed={"query_with_options": True}), "the baseline needs"),
+        (of(fixed={"query_with_options": True}), "the baseline requires"),
         (of(fixed={"topk": 3}), "fixed.topk: unknown knob of these techniques 'topk' (did you mean top_k?)"),
         (of(reader="multiple"), "unknown reader 'multiple' (did you mean multiple_choice?)"),
         (of(reader=["grounded"]), "reader: input should be a valid string"),
-        (of(objectives=["lm_calls", "accuracy"]), "and must measure quality"),
+        (of(objectives=["lm_calls", "accuracy"]), "must be a quality metric"),
         (of(objectives=["accuracy", "accuracy"]), "occurs twice"),
         (of(sampler={"name": "tpe", "arguments": {"seed": 3}}), "keyword argument 'seed'"),
-        (of(sampler={"name": "nsga2", "arguments": {"population_size": 1}}), "does not accept its arguments"),
-        (of(trials=1), "trials: must be 2 or more"),
+        (of(sampler={"name": "nsga2", "arguments": {"population_size": 1}}), "does not accept these arguments"),
+        (of(trials=1), "trials: must be at least 2"),
         (
             of(each_prompt=True, trials=2, prompts={"few": {"optimizer": "bootstrap_few_shot"}}),
-            "3 techniques and prompts",
+            "3 trials cover all techniques and prompts",
         ),
         (of(prompts={"a.1": {"optimizer": "mipro"}}), "prompts.a.1: string should match pattern"),
-        (of(prompts={"untuned": {"optimizer": "mipro"}}), "prompts.untuned: the name must not be 'untuned'"),
+        (
+            of(prompts={"untuned": {"optimizer": "mipro"}}),
+            "prompts.untuned: 'untuned' is the name of the default prompts",
+        ),
     ],
 )
 def test_what_cannot_be_run_is_refused_where_it_stands(data, part):
@@ -190,9 +197,9 @@ def test_what_cannot_be_run_is_refused_where_it_stands(data, part):
 def test_a_password_is_never_repeated(address):
     for key in ("storage", "api_base"):
         said = refused(of(**{key: address}))
-        assert "holds a password" in said
+        assert "must not contain a password" in said
         assert "sesame" not in said
-    assert "which may be a key" in refused(of(api_base="https://host/v1?key=sesame"))
+    assert "may include an API key" in refused(of(api_base="https://host/v1?key=sesame"))
     assert read_spec(of(storage="postgresql://me@host/db")).storage == "postgresql://me@host/db"
     assert read_spec(of(api_base="http://localhost:8000/v1/@me/x")).api_base == "http://localhost:8000/v1/@me/x"
 
@@ -200,8 +207,8 @@ def test_a_password_is_never_repeated(address):
 @pytest.mark.parametrize(
     ("prompt", "part"),
     [
-        ({}, "has neither an optimizer nor instructions"),
-        ({"optimizer": "cheap", "last": True}, "give part: reader"),
+        ({}, "must have an optimizer or instructions"),
+        ({"optimizer": "cheap", "last": True}, "set part: reader"),
         ({"optimizer": "cheap", "metric": "speed"}, "unknown metric 'speed'"),
         ({"optimizer": "ensemble", "part": "reader", "last": True}, "changes the structure"),
         ({"optimizer": "chep"}, "unknown optimizer 'chep' (did you mean cheap?)"),
@@ -218,10 +225,10 @@ def test_prompts_that_a_technique_names(optimizers):
     prompts = {"mine": {"optimizer": "cheap"}}
     assert "unknown prompt 'mien'" in refused(of({"hcqr": {"prompts": ["mien"]}}, prompts=prompts))
     said = refused(of({"hcqr": {}, "plain": {"prompts": ["mine"]}}, prompts=prompts))
-    assert "'mine' does not fit: plain calls no LM" in said
-    assert "fits none of the techniques" in refused(of({"plain": {}}, prompts=prompts))
+    assert "'mine' cannot be used: plain does not call an LM" in said
+    assert "cannot be used by any of the techniques" in refused(of({"plain": {}}, prompts=prompts))
     last = {"mine": {"optimizer": "cheap", "part": "reader", "last": True}}
-    assert "is tried after all trials" in refused(of({"hcqr": {"prompts": ["mine"]}}, prompts=last))
+    assert "is tried last for every technique" in refused(of({"hcqr": {"prompts": ["mine"]}}, prompts=last))
 
 
 def test_only_what_changes_results_is_a_difference():
@@ -235,7 +242,7 @@ def test_only_what_changes_results_is_a_difference():
     new = read_spec(of({"hcqr": {"knobs": {"top_k": [3, 5, 10]}}, "hyde": {}}, trials=8, seed=1))
     techniques, *others = spec_differences(old, new)
     assert techniques.startswith("techniques")
-    assert others == ["seed: 0 became 1", "trials: 10 became 8; they can only grow"]
+    assert others == ["seed changed from 0 to 1", "trials can only increase, but changed from 10 to 8"]
     turned = read_spec(of({"hyde": {}, "hcqr": {}})), read_spec(of({"hcqr": {}, "hyde": {}}))
     assert len(spec_differences(*turned)) == 1
 

@@ -16,7 +16,7 @@ made_outcome, EVIL, ARMS = made["made_outcome"], made["EVIL"], made["ARMS"]
 TWO = ["decision_useful", "lm_calls"]
 PARTS = [
     "Verdict", "Scores", "Quality against cost", "Best on dev", "The front", "Trials", "Cost",
-    "Questions", "To run it again",
+    "Questions", "Rerun",
 ]  # fmt: skip
 
 
@@ -68,17 +68,18 @@ def finished(read_page):
 
 
 def test_the_report_of_a_finished_study(finished):
+    assert finished.json("report-summary")["metric"] == "decision_useful"
     assert list(finished.parts) == PARTS
     for part, said in (
-        ("Verdict", "test shows a gain over the baseline"),
+        ("Verdict", "is better than the baseline"),
         ("Verdict", "recommended: trial 17"),
         ("Verdict", made_outcome()["comparisons"][0]["sentence"]),
         ("Scores", "closed book"),
-        ("Best on dev", "the best of 18 arms: about 62.5 % instead of 75.0 % is expected on new questions"),
-        ("Cost", "98000 tokens; 0.0125 US dollars"),
+        ("Best on dev", "On new questions, about 62.5% is expected"),
+        ("Cost", "98000 tokens, about $0.0125"),
         ("Trials", "worse than trial 2 after 8 questions"),
-        ("Trials", "the same arm as trial 9"),
-        ("To run it again", "querywright study run study.yaml --out made --workers 2"),
+        ("Trials", "same arm as trial 9"),
+        ("Rerun", "querywright study run study.yaml --out made --workers 2"),
     ):
         assert said in finished.parts[part]
 

@@ -30,7 +30,7 @@ function show(name, data) {
     showPassages(data.passages, data.support || []);
     const notes = [];
     if (data.declined) notes.push("The passages do not answer the question.");
-    if (data.fallbacks.length) notes.push(`Fell back to a simpler method: ${data.fallbacks.join(", ")}.`);
+    if (data.fallbacks.length) notes.push(`Steps that fell back to a simpler method: ${data.fallbacks.join(", ")}.`);
     at("notes").textContent = notes.join(" ");
     at("status").textContent = `Answered in ${data.seconds.toFixed(2)} s by version ${data.version}.`;
   }
@@ -44,7 +44,7 @@ function showPassages(passages, support) {
   at("passages").replaceChildren(...passages.map((one) => {
     const item = make("li", "", support.includes(one.id) ? "support" : "");
     item.append(make("h3", one.title || one.id));
-    if (item.className) item.append(make("p", "\u2713 the answer is based on this passage", "hint"));
+    if (item.className) item.append(make("p", "\u2713 supports the answer", "hint"));
     item.append(make("p", one.text));
     return item;
   }));
@@ -53,7 +53,7 @@ function showPassages(passages, support) {
 function fail(message) {
   at("answer").textContent = message;
   at("answer").className = "failed";
-  at("status").textContent = "There is no answer.";
+  at("status").textContent = "No answer.";
 }
 
 async function read(stream) { // true if the answer or an error came
@@ -78,9 +78,9 @@ async function ask(body) {
   try {
     const answer = await fetch("/ask", { method: "POST", headers, body: JSON.stringify(body) });
     if (!answer.ok) fail((await answer.json()).error.message);
-    else if (!await read(answer.body)) fail("The answer broke off. Ask again.");
+    else if (!await read(answer.body)) fail("The answer was cut off. Ask again.");
   } catch {
-    fail("The server does not answer.");
+    fail("The server is not responding.");
   }
 }
 
@@ -90,7 +90,7 @@ at("form").addEventListener("submit", async (event) => {
   at("results").hidden = false;
   for (const id of ["answer", "notes", "passages", "queries"]) at(id).textContent = "";
   at("answer").className = "";
-  at("status").textContent = "Asking.";
+  at("status").textContent = "Waiting for the answer...";
   const body = { question: at("question").value, stream: true };
   const options = at("options").value.split("\n").map((line) => line.trim()).filter(Boolean);
   if (options.length) body.options = options;
