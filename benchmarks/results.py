@@ -56,6 +56,16 @@ HANDBOOK_ARMS = (
     "plain", OPTIONS, "plain@hybrid", "step_back", "multi_query", "rag_fusion", "query2doc", "query2doc@hybrid",
     "hyde:n_documents=2", "hcqr", "hcqr@hybrid", "rrr", "rrr@hybrid", "chr", "corpus_steered@hybrid", "rrs@hybrid",
 )  # fmt: skip
+DOCUMENTATION_ARMS = (
+    "plain", OPTIONS, "plain@hybrid", "step_back@hybrid", "query2doc@hybrid", "hyde:n_documents=2", "hcqr@hybrid",
+    "hcqr@hybrid:form=published", "rrr@hybrid", "chr", "corpus_steered@hybrid", "rrs@hybrid:select_words=40",
+    "rrs@hybrid:select_by=needs", "rrs@hybrid",
+)  # fmt: skip
+FORMS = (
+    "plain@hybrid", "hcqr@hybrid", "hcqr@hybrid:form=published", "query2doc@hybrid", "query2doc@hybrid:demos=4",
+    "rrr@hybrid", "rrr@hybrid:demos=3", "step_back@hybrid", "step_back@hybrid:demos=1",
+)  # fmt: skip
+"""Techniques in our short form, each followed by the form that its paper uses."""
 QUESTIONS = 4
 """Number of questions that the LM writes for each passage in a question index."""
 RECORDED_PLAN = QuestionToSearches.with_instructions(
@@ -100,6 +110,14 @@ NAMES = {
     "rrr@hybrid": "Rewrite-Retrieve-Read, `@hybrid`",
     "hcqr": "HCQR",
     "hcqr@hybrid": "HCQR, `@hybrid`",
+    "hcqr@hybrid:form=published": "HCQR, published form, `hcqr@hybrid:form=published`",
+    "query2doc@hybrid:demos=4": "Query2Doc, 4 demonstrations, `query2doc@hybrid:demos=4`",
+    "rrr@hybrid:demos=3": "Rewrite-Retrieve-Read, 3 demonstrations, `rrr@hybrid:demos=3`",
+    "step_back@hybrid": "Step-Back, `@hybrid`",
+    "step_back@hybrid:demos=1": "Step-Back, 1 demonstration, `step_back@hybrid:demos=1`",
+    "ircot@hybrid": "IRCoT, `ircot@hybrid`",
+    "ircot@hybrid:min_steps=3,fill=true": "IRCoT, 3 steps or more, filled, `ircot@hybrid:min_steps=3,fill=true`",
+    "rrs@hybrid:select_by=needs": "Rewrite-Retrieve-Select by needs, `rrs@hybrid:select_by=needs`",
     "hcqr@hybrid:fusion=rrf,rrf_k=20,top_k=10": "HCQR, `hcqr@hybrid:fusion=rrf,rrf_k=20,top_k=10`",
     "corpus_steered@hybrid:feedback=2": "corpus-steered expansion, `corpus_steered@hybrid:feedback=2`",
     "rrs@hybrid:select_pool=8": "Rewrite-Retrieve-Select, `rrs@hybrid:select_pool=8`",
@@ -258,6 +276,7 @@ _JUDGED = (*_USEFUL, ("judged_entailed", "settled at 1", 1))
 _BOTH = (*(("full_recall@5", f"both at {budget}", budget) for budget in (2, 3, 5)), ("recall", "recall at 2", 2))
 _SOURCE = (("exact_recovery@1", "source first at 5", 5), ("ndcg@5", "nDCG@5 at 5", 5))
 _HANDBOOK = {"lm": "recording:handbook"}
+_DOCUMENTATION = {"lm": f"recording:{RECORDINGS / 'documentation.jsonl.gz'}"}
 _QUESTION_ARMS = ("plain", "plain@bm25", "plain@hybrid", "plain@expanded", "qb_rag", "qb_rag:match=hybrid")
 _ASKING_ARMS = (*_QUESTION_ARMS, "hyde:n_documents=1", "qa_rag:track=answer")
 _BY_JUDGE = {"judge_lm": LARGE_LM}
@@ -272,7 +291,8 @@ TABLES = {
         decisive="full_recall@3", compare=_HANDBOOK,
     ),
     "handbook-answers": Table(
-        "results/handbook.md", "handbook", "handbook", _READ,
+        "results/handbook.md", "handbook", "handbook",
+        (*_READ, OPTIONS, "plain@hybrid", "hyde:n_documents=2", "hcqr@hybrid:form=published", "rrr@hybrid", "chr"),
         (("accuracy", "accuracy at 3", 3), ("full_recall@3", "all at 3", 3), ("full_recall@5", "all at 5", 5)),
         digits=3, won_at=False, names={"hcqr@hybrid": "HCQR, `hcqr@hybrid`"},
         compare={**_HANDBOOK, "reader": "multiple_choice", "references": True},
@@ -288,6 +308,27 @@ TABLES = {
          "corpus_steered@hybrid", "rrs@hybrid:select_pool=8", "rrs@hybrid:select_words=40", "rrs@hybrid"),
         (("full_recall@3", "all at 3", 3), ("recall@1", "recall at 1", 3)), decisive="full_recall@3",
         options=False, skip=100, compare=_HANDBOOK,
+    ),
+    "handbook-forms": Table(
+        "results/documentation.md", "handbook", "handbook", FORMS,
+        (("full_recall@3", "all at 3", 3), ("recall@1", "recall at 1", 3)), decisive="full_recall@3", skip=100,
+        compare=_HANDBOOK,
+    ),
+    "documentation-passages": Table(
+        "results/documentation.md", "docs", "docs/questions.jsonl", DOCUMENTATION_ARMS,
+        (("full_recall@3", "all at 3", 3), ("decision_useful", "useful at 1", 1), ("decision_useful", "useful at 3", 3)),
+        decisive="full_recall@3", compare=_DOCUMENTATION,
+    ),
+    "documentation-answers": Table(
+        "results/documentation.md", "docs", "docs/questions.jsonl",
+        ("plain", "closed_book", "hcqr@hybrid", "rrs@hybrid"),
+        (("accuracy", "accuracy at 3", 3), ("full_recall@3", "all at 3", 3)), digits=3, won_at=False,
+        compare={**_DOCUMENTATION, "reader": "multiple_choice", "references": True},
+    ),
+    "documentation-forms": Table(
+        "results/documentation.md", "docs", "docs/questions.jsonl", FORMS,
+        (("full_recall@3", "all at 3", 3), ("decision_useful", "useful at 1", 1)), decisive="full_recall@3",
+        compare=_DOCUMENTATION,
     ),
     "textbooks": Table(_EXAM, "nursing", "nursing/test.jsonl", TEXTBOOK_ARMS, _JUDGED, compare=_BY_JUDGE),
     "textbooks-15": Table(
