@@ -127,8 +127,8 @@ class Table:
         collection: The collection, which has the same name as its folder in benchmarks/data.
         questions: The question file in benchmarks/data, or the name of a packaged set.
         arms: The arms, starting with the baseline.
-        columns: Pairs of a metric and its title. Unless ``decisive`` names a different metric, the first one orders
-            the arms and decides which questions are won.
+        columns: Pairs of a metric and its title. The first metric, or the one that ``decisive`` names, orders the arms
+            and decides which questions are won.
         budgets: Numbers of passages that each arm shows; a separate comparison runs for each. The first metric has one
             column per budget.
         others_at: The position in ``budgets`` at which the other metrics are shown.

@@ -276,8 +276,8 @@ def decisions(
         closed_book: By program, the results of its reader without passages.
         metric: Metric that is 1.0 for a right answer. Default accuracy.
 
-    Source: HCQR, arXiv:2603.19008. Accuracy there is 94.4 % given ENTAILED and 57.6 % given NOT_USEFUL, compared with
-    86.2 % and 63.4 % for closed book on the same questions (computed from the differences that the paper reports).
+    Source: HCQR, arXiv:2603.19008. Accuracy there is 94.4% given ENTAILED and 57.6% given NOT_USEFUL, compared with
+    86.2% and 63.4% for closed book on the same questions (computed from the differences that the paper reports).
     """
     labelled = {question.id: question for question in questions if question.evidence}
     found = []

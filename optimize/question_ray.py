@@ -1,4 +1,4 @@
-"""Write questions and embed passages in Ray processes; requires the extra ``querywright[ray]``.
+"""Write questions and embed passages in Ray processes; requires the ``querywright[ray]`` extra.
 
 The processes run on this machine unless ``RAY_ADDRESS`` names a cluster. Each process creates its LMs from their names
 and opens the workspace's store, which must be at the same path on every machine. A process receives passages, the names

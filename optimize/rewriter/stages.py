@@ -57,7 +57,7 @@ def adapt(base: Base, rank: int, seed: int) -> Any:
         seed: Seed for their initial values.
 
     Raises:
-        ModelError: The extra ``train`` is missing.
+        ModelError: The ``train`` extra is not installed.
     """
     import torch
 
@@ -85,7 +85,7 @@ def warm_up(
     """Train the model on the pairs; it ends with the weights from the epoch with the lowest loss on the dev pairs.
 
     The loss is the mean over the tokens in the completions, including the end token but not the prompt. AdamW's
-    learning rate rises over the first 3 % of the steps and then falls to 0 along a cosine.
+    learning rate rises over the first 3% of the steps and then falls to 0 along a cosine.
 
     Returns:
         The facts for the card, and the log.
@@ -132,8 +132,9 @@ def reinforce(
     program: RAG,
     progress: Progress | None = None,
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Train the model on rewards for what its rewrites retrieve; it ends with the weights that have the highest reward
-    on dev.
+    """Train the model with reinforcement learning; the reward is based on the passages that its rewrites retrieve.
+
+    The model ends with the weights that have the highest reward on dev.
 
     Returns:
         The facts for the card, and the log.

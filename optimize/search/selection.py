@@ -18,7 +18,7 @@ from querywright.optimize.objectives import Objective
 from querywright.optimize.search.trials import TrialRecord, best, ended, front, points
 
 FEWEST = 6
-"""Minimum number of questions; with fewer, no exact test is significant at 5 %, even if all are won."""
+"""Minimum number of questions; with fewer, no exact test is significant at 5%, even if all are won."""
 
 ALPHA = 0.05
 """Significance level of the one-sided test that prunes a trial."""

@@ -134,7 +134,7 @@ def test_an_arm_that_reads_fewer_cases_is_out(judge, lm_that):
     ("judged", "match"),
     [
         (cases(2), "different --seed"),
-        (cases(40, labels=("USEFUL",)), "have only the labels"),
+        (cases(40, labels=("USEFUL",)), "have only: USEFUL"),
         (cases(40, chars=1100), "at most 1000 characters"),
     ],
 )

@@ -24,7 +24,7 @@ class ServeSettings:
         concurrency: Maximum number of questions to answer in parallel. Default 64.
         waiting: Maximum number of questions that wait for a turn; any more get HTTP 503. Default 128.
         deadline: Maximum time per request, in seconds, including waiting; after that, it gets HTTP 504. Default 60.
-        grace: Time that running requests have to finish when the server stops, in seconds. Default 30.
+        grace: Time that in-flight requests have to finish when the server stops, in seconds. Default 30.
 
     Raises:
         InputError: A value is out of range, or the server would be open to anyone on the network.
