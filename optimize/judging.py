@@ -170,7 +170,7 @@ def _judged_by(
 
     If a judge fails too often, it returns no labels if it is in ``may_fail``; otherwise the error is raised.
     """
-    runs = {name: Failures(name, len(cases), max_failures, what="judgements") for name in arms}
+    runs = {name: Failures(name, len(cases), max_failures, what="judgments") for name in arms}
     queue = [(name, place) for place in range(len(cases)) for name in arms]
     found: dict[str, list[str | None]] = {name: [None] * len(cases) for name in arms}
 

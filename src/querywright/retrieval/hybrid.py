@@ -58,7 +58,7 @@ class HybridRetriever(Shared):
         if len(self.weights) != len(self.retrievers) or not usable:
             raise InputError(
                 f"cannot fuse {len(self.retrievers)} retrievers with the weights {list(self.weights)}; pass one "
-                "finite, nonnegative weight per retriever, with at least one greater than 0"
+                "finite, nonnegative weight per retriever, and at least one positive weight"
             )
         if not (math.isfinite(rrf_k) and rrf_k >= 0) or depth < 1:
             raise InputError(f"rrf_k must be 0 or more and depth must be 1 or more, but got {rrf_k} and {depth}")
