@@ -192,7 +192,8 @@ class AccuracyGivenLabel:
         arm: Accuracy of the program that found the passages.
         other: Accuracy of closed book on the same questions.
         n: Number of questions with this label on which both were scored.
-        unscored: Questions with this label that were left out because one of the two was not scored.
+        unscored: Questions with this label that were left out because one of the two programs was not
+            scored.
     """
 
     arm: Mean

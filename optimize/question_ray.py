@@ -231,8 +231,8 @@ def _encoder(name: str, identifier: str) -> Callable[[Sequence[str]], Vectors]:
     embedder = resolve_embedder(name)
     if embedder.id != identifier:
         raise InputError(
-            f"the embedder {name!r} must be {identifier!r}, but a Ray worker has {embedder.id!r}; use the same files "
-            "on all machines"
+            f"a Ray worker loaded {embedder.id!r} as the embedder {name!r}, but this run requires {identifier!r}; use "
+            "the same files on all machines"
         )
     return embedder.encode
 

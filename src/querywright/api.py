@@ -406,8 +406,9 @@ def compile(
     try:
         settings = replace(settings, **changes)
     except TypeError:
-        known = ", ".join(CompileSettings.__dataclass_fields__)
-        raise InputError(f"compile accepts the settings {known}, but got {', '.join(changes)}") from None
+        known = CompileSettings.__dataclass_fields__
+        strange = [name for name in changes if name not in known] or changes
+        raise InputError(f"unknown settings: {', '.join(strange)}; available: {', '.join(known)}") from None
     technique = technique_named(technique).NAME
     fixed, searched = split_knobs(technique, knobs or {})
     judges, parts = resolve_judges(judge), read_parts(questions, columns_of(slices))
@@ -463,8 +464,8 @@ def read_parts(questions: Any, slices: Sequence[str] = ()) -> list[list[Question
     missing = [name for name in ("train", dev, "test") if name not in questions]
     if missing:
         raise InputError(
-            f"splits must include train, dev (or validation), and test, but got {', '.join(map(str, questions))}; "
-            f"add {' and '.join(missing)}, or pass one list of questions"
+            f"the splits {', '.join(map(str, questions))} are incomplete; add {' and '.join(missing)}, or pass one "
+            "list of questions"
         )
     return [read_questions(questions[name], slices=slices) for name in ("train", dev, "test")]
 

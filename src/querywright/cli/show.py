@@ -134,7 +134,7 @@ def show_scores(
 
 
 def show_verdicts(comparisons: Sequence[Any], *, verbose: bool, programs: Mapping[str, str] | None = None) -> None:
-    """Print a table of comparisons and, if ``verbose``, a sentence for each comparison.
+    """Print a table of comparisons and, if ``verbose`` is true, a sentence for each comparison.
 
     If the programs' engines and knobs are given, print the verdict, too.
     """
@@ -210,7 +210,7 @@ def _table(rows: Rows, columns: Sequence[str]) -> Table:
 
 
 def emit(as_json: bool, data: Any, shown: Callable[[], object] | None = None, *, cost: str = "") -> None:
-    """Print data as JSON if ``as_json``; otherwise, call ``shown`` or print the values by name."""
+    """Print data as JSON if ``as_json`` is true; otherwise, call ``shown`` or print the values by name."""
     if as_json:
         print_json(data)
         return

@@ -47,9 +47,8 @@ class ServeSettings:
         token = self.token
         if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable()):
             raise InputError(
-                f"the token must have at least {SHORTEST_TOKEN} characters, all of them printable ASCII, but got "
-                f"{len(token)} characters; generate a token with: python -c 'import secrets; "
-                "print(secrets.token_urlsafe(32))'"
+                f"the token ({len(token)} characters) is not valid; use at least {SHORTEST_TOKEN} printable ASCII "
+                "characters. To generate a token, run: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
             )
         if token is None and not is_loopback(self.host):
             raise InputError(
