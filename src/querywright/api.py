@@ -135,7 +135,7 @@ def compare(
         writer_lm: The LM that named techniques and artifacts call before the reader: any LM, its name, or a rewriter's
             folder. Default: ``lm``, or an artifact's own LM.
         references: Whether to evaluate closed book and oracle evidence too. Default True.
-        threads: Number of questions to run in parallel, 1 or more, and of parallel calls to an LM given by name.
+        threads: Number of questions, and of calls to an LM given by name, to run in parallel; 1 or more.
             Default: 4, or up to the limit of a remote LM's server.
         max_failures: Share of an arm's questions that may fail, 0 to 1. Default 0.05.
         slices: Question columns to break the results down by, such as ``topic``, and ``known``: whether the reader

@@ -460,7 +460,7 @@ class Threads:
     """Work that runs in parallel.
 
     Args:
-        threads: Number of questions (or passages, or cases) to run in parallel, and of parallel calls to a remote LM.
+        threads: Number of questions (or passages, or cases), and of calls to a remote LM, to run in parallel.
             Default: 4 questions, and up to the server's limit of calls.
     """
 
