@@ -30,7 +30,7 @@ def mine(collection, questions, home, monkeypatch):
     code_at.cache_clear()
     monkeypatch.syspath_prepend(".")
     yield ("--data", questions, "--collection", collection)
-    for name in ("own_programs.Keywords", "catalog_hyde"):
+    for name in ("own_programs.Keywords", "own_programs.first_option", "catalog_hyde"):
         TECHNIQUES.pop(name, None)
     sys.modules.pop("own_programs", None)
 
