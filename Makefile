@@ -27,7 +27,7 @@ $(STAMP): pyproject.toml requirements.lock
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Setting up $(VENV): about 3.5 GB, some minutes. 1 of 3: torch, the largest"
 	@$(BIN)/python -m pip install --quiet -c constraints.txt torch
-	@echo "2 of 3: all else, as requirements.lock has it"
+	@echo "2 of 3: the other packages in requirements.lock"
 	@$(BIN)/python -m pip install --quiet --no-deps --require-hashes -r requirements.lock
 	@echo "3 of 3: querywright itself"
 	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e . 2> $(VENV)/build.log || { cat $(VENV)/build.log; exit 1; }

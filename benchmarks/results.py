@@ -145,9 +145,9 @@ class Table:
         collection: The collection, which has the same name as its folder in benchmarks/data.
         questions: The question file in benchmarks/data, or the name of a packaged set.
         arms: The arms, starting with the baseline.
-        columns: A metric, the title, and the number of passages that each arm shows for it. A separate comparison runs
-            for each number of passages. Unless ``decisive`` names a different metric, the first column orders the arms
-            and decides which questions are won.
+        columns: A metric, its title, and the number of passages that each arm shows for it. A separate comparison runs
+            for each number of passages. The first metric, or the one that ``decisive`` names, orders the arms and
+            decides which questions are won.
         names: The names of arms in this table if they differ from ``NAMES``.
         decisive: The metric that orders the arms and decides wins and losses, if it is not the first.
         digits: Number of decimals.

@@ -126,7 +126,7 @@ def abstention(ids: Sequence[str], evidence: Mapping[str, Label | str], *, poole
     """Return whether the program rightly shows no passage: 1.0 if it shows none and none helps, 0.0 if it shows some.
 
     The value is NaN if a passage helps, or if that is unknown. Arguments and errors are as in `usefulness`. If
-    ``pooled``, an unjudged passage might help, so the value is NaN.
+    ``pooled`` is true, an unjudged passage might help, so the value is NaN.
 
     Source: abstention recall in AbstentionBench, arXiv:2506.09038, applied to passages instead of answers.
     """

@@ -206,7 +206,7 @@ def completed(
     errors, base_errors = (predicted - test.values) ** 2, (base - test.values) ** 2
     saved, distant = base_errors - errors, far[order[:share]]
     reason = ""
-    # The lower end of a 95 % interval (normal approximation). It treats the held-out pairs as independent.
+    # The lower end of a 95% interval (normal approximation). It treats the held-out pairs as independent.
     if not saved.mean() - 1.96 * saved.std(ddof=1) / math.sqrt(len(saved)) > 0:
         reason = "the completed matrix is not clearly more accurate than the base rate on held-out judged pairs"
     elif right[distant].sum() < base_right[distant].sum():

@@ -192,7 +192,8 @@ class AccuracyGivenLabel:
         arm: Accuracy of the program that found the passages.
         other: Accuracy of closed book on the same questions.
         n: Number of questions with this label on which both were scored.
-        unscored: Questions with this label that were left out because one of the two was not scored.
+        unscored: Questions with this label that were left out because one of the two programs was not
+            scored.
     """
 
     arm: Mean
@@ -276,8 +277,8 @@ def decisions(
         closed_book: By program, the results of its reader without passages.
         metric: Metric that is 1.0 for a right answer. Default accuracy.
 
-    Source: HCQR, arXiv:2603.19008. Accuracy there is 94.4 % given ENTAILED and 57.6 % given NOT_USEFUL, compared with
-    86.2 % and 63.4 % for closed book on the same questions (computed from the differences that the paper reports).
+    Source: HCQR, arXiv:2603.19008. Accuracy there is 94.4% given ENTAILED and 57.6% given NOT_USEFUL, compared with
+    86.2% and 63.4% for closed book on the same questions (computed from the differences that the paper reports).
     """
     labelled = {question.id: question for question in questions if question.evidence}
     found = []

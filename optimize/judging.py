@@ -170,7 +170,7 @@ def _judged_by(
 
     If a judge fails too often, it returns no labels if it is in ``may_fail``; otherwise the error is raised.
     """
-    runs = {name: Failures(name, len(cases), max_failures, what="judgements") for name in arms}
+    runs = {name: Failures(name, len(cases), max_failures, what="judgments") for name in arms}
     queue = [(name, place) for place in range(len(cases)) for name in arms]
     found: dict[str, list[str | None]] = {name: [None] * len(cases) for name in arms}
 
@@ -383,10 +383,10 @@ def _split(
         cases = [one for one in judged if one.case.question.id in ids]
         labels = {one.label for one in cases}
         if len(labels) < 2:
+            only = f"only: {', '.join(sorted(labels))}" if labels else "no labels"
             raise DataError(
-                f"{judge.NAME} requires at least two different labels for {name}, but {len(part)} of {len(questions)} "
-                f"questions used for {name} have only the labels {sorted(labels)}; add questions, or use a different "
-                "--seed"
+                f"{judge.NAME} requires at least two different labels for {name}, but the {len(part)} questions used "
+                f"for {name} (of {len(questions)} in all) have {only}; add questions, or use a different --seed"
             )
         split.append(cases)
     return split[0], sampled(split[1], per_question), sampled(split[2], per_question)

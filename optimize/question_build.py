@@ -194,7 +194,8 @@ def build_questions(
         embedder: The embedder that the collection was built with.
         judge_lm: The LM that judges, from ``resolve_lm``. Default: ``lm``.
         writer: The module that writes the questions. Default ``QuestionWriter()``.
-        runner: What makes the records, such as the result of ``question_ray.in_ray``. Default: threads in this process.
+        runner: The function that makes the records, such as the result of ``question_ray.in_ray``. Default: threads in
+            this process.
         threads: Number of LM calls to run at a time, 1 or more. Default 4.
         max_failures: Share of the passages that may fail, 0 to 1; at least one may fail unless it is 0. Default 0.05.
         limit: Number of passages to cover, in the order of their ids. Default: all.

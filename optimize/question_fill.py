@@ -148,8 +148,8 @@ def fill(
         )
         if not known:
             raise CollectionError(
-                f"the collection {collection!r} must have at least one question that the current text of its passage "
-                f"answers completely, but has none; write questions with {build_command(collection)}"
+                f"the collection {collection!r} has no question that the current text of its passage answers "
+                f"completely; write questions with {build_command(collection)}"
             )
         shape, ids = (len(known), len(digests)), list(digests)
         rows = {passage: row for row, passage in enumerate(ids)}

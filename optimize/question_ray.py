@@ -1,4 +1,4 @@
-"""Write questions and embed passages in Ray processes; requires the extra ``querywright[ray]``.
+"""Write questions and embed passages in Ray processes; requires the ``querywright[ray]`` extra.
 
 The processes run on this machine unless ``RAY_ADDRESS`` names a cluster. Each process creates its LMs from their names
 and opens the workspace's store, which must be at the same path on every machine. A process receives passages, the names
@@ -231,8 +231,8 @@ def _encoder(name: str, identifier: str) -> Callable[[Sequence[str]], Vectors]:
     embedder = resolve_embedder(name)
     if embedder.id != identifier:
         raise InputError(
-            f"the embedder {name!r} must be {identifier!r}, but a Ray worker has {embedder.id!r}; use the same files "
-            "on all machines"
+            f"a Ray worker loaded {embedder.id!r} as the embedder {name!r}, but this run requires {identifier!r}; use "
+            "the same files on all machines"
         )
     return embedder.encode
 

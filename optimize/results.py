@@ -98,8 +98,8 @@ class PairedComparison:
         metric: The metric.
         arm: The first program.
         other: The second program.
-        test: The paired test. Its two-sided p is Holm-corrected within its family. Its one-sided p (that the first
-            program is better) is not corrected.
+        test: The paired test. Its two-sided p is corrected for multiple comparisons within its family (Holm's method).
+            Its one-sided p (that the first program is better) is not corrected.
         sentence: The result in a sentence.
     """
 

@@ -119,8 +119,8 @@ def _inputs(program: Any, name: str) -> tuple[str, ...]:
         taken |= {field for signature in signatures for field in signature.input_fields}
     if "question" not in taken:
         raise TechniqueError(
-            f"{name} must accept question=, and may accept options= and history=, but accepts "
-            f"{', '.join(sorted(taken)) or 'no arguments'}"
+            f"{name} accepts {', '.join(sorted(taken)) or 'no arguments'}, but a program must accept question=; "
+            "options= and history= are optional"
         )
     return tuple(one for one in ("question", "options", "history") if one in taken)
 

@@ -47,8 +47,8 @@ class Ensemble(RAG):
         if len(kinds) > 1:
             names = sorted({member.technique.NAME for member in members})
             raise TechniqueError(
-                "all members of an ensemble must have the same technique and the same reader, but got "
-                f"{len(kinds)} different pairs (techniques: {', '.join(names)})"
+                f"the members of this ensemble have different techniques or readers (techniques: {', '.join(names)}); "
+                "pass members with the same technique and the same reader"
             )
         first = members[0]
         super().__init__(first.technique, first.reader, nearest=first.nearest)

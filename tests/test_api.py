@@ -186,9 +186,12 @@ def test_splits_that_are_given_are_kept(lm):
         (lambda: qw.compile(3, QUESTIONS, retriever="shop"), "a technique must be a name such as hcqr.* got 3"),
         (
             lambda: qw.compile("hcqr", QUESTIONS, retriever="shop", rounds=3),
-            "accepts the settings objective.* trials.* but got rounds",
+            "unknown settings: rounds; available: objective.* trials",
         ),
-        (lambda: qw.compile("hcqr", {"train": QUESTIONS}, retriever="shop"), "got train; add validation and test"),
+        (
+            lambda: qw.compile("hcqr", {"train": QUESTIONS}, retriever="shop"),
+            "splits train are incomplete; add validation and test",
+        ),
         (lambda: qw.read_questions({"a": [], "b": []}), r"keys of the data .a, b., .* such as data\[.a.\]"),
     ],
 )

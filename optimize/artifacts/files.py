@@ -270,8 +270,8 @@ def check_digest(found: str, digest: str | None) -> None:
     """
     if digest is not None and not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
         raise InputError(
-            "a digest must be sha256: followed by 64 hexadecimal digits, as printed by `querywright artifact show`, "
-            f"but got {digest!r}"
+            f"the digest {digest!r} is not valid; pass sha256: followed by 64 hexadecimal digits, as printed by "
+            "`querywright artifact show`"
         )
     if digest not in (None, found):
         raise ArtifactError(

@@ -106,7 +106,8 @@ def checked_rewriter(folder: Path, ref: WriterRef) -> Rewriter:
     found = read_rewriter(folder)
     if found.checksum != ref.checksum:
         raise ArtifactError(
-            f"the rewriter in {folder.name!r} must be {ref}, but got {_ref(found)}; pass the folder of {ref}"
+            f"the program requires the rewriter {ref}, but {folder.name!r} contains {_ref(found)}; pass the folder of "
+            f"{ref}"
         )
     return found
 

@@ -1,1 +1,5 @@
-"""Train a small model to rewrite: collect rewrites, warm up on the best, and reinforce by retrieval results."""
+"""Train a small model to write rewrites.
+
+Training collects rewrites, fine-tunes the model on the best ones, and then runs reinforcement learning with retrieval
+results as the reward.
+"""

@@ -1,4 +1,4 @@
-"""Collect pairs for the warm-up from the train questions' evidence.
+"""Collect pairs for the warm-up from the training questions' evidence.
 
 A pair consists of the prompt that the trained model receives in use and an answer that it can write. The rewrites from
 ``evidence`` are put into that form, run through the technique, and scored.
@@ -26,8 +26,8 @@ class Collection:
 
     Args:
         pairs: The pairs.
-        questions: Number of train questions.
-        answered: Number of train questions with a scored rewrite.
+        questions: Number of training questions.
+        answered: Number of training questions with a scored rewrite.
         plain: Mean of the metric over the answered questions without a rewrite.
         best: Mean of the metric over the answered questions with their rewrites.
     """
@@ -40,10 +40,10 @@ class Collection:
 
 
 def collect(settings: TrainSettings, inputs: TrainingInputs, *, progress: Progress | None = None) -> Collection:
-    """Collect pairs from the train questions' evidence.
+    """Collect pairs from the training questions' evidence.
 
     Raises:
-        InputError: The evidence cannot teach the technique, or the train questions have no labels.
+        InputError: The evidence cannot teach the technique, or the training questions have no labels.
     """
     check_collection(settings, inputs)
     train, data = inputs.splits.train, inputs.collection

@@ -2,13 +2,13 @@
 
 Passage titles are the collection's names for things. Titles that occur in a question are the names to look up, and the
 evidence distinguishes them from the question's other words. If the options are visible, they say in the collection's
-words what the question is about. Questions that ask the same about different things, such as *What is the outlook for
-X?*, have evidence with similar wording. A sentence that answers one of them, with a different name inserted, is a
-hypothetical document (Gao et al. 2022, arXiv:2212.10496) that no LM had to write. The model learns to do the same
-without the evidence.
+words what the question is about. Questions that ask the same thing about different subjects, such as *What is the
+outlook for X?*, have evidence with similar wording. A sentence that answers one of them, with a different name
+inserted, is a hypothetical document (Gao et al. 2022, arXiv:2212.10496) that no LM had to write. The model learns to do
+the same without the evidence.
 
-The best idea for a single question is often best by luck, so an idea is chosen for each group of similar questions, by
-its mean.
+The best idea for a single question is often the best only by luck, so an idea is chosen for each group of similar
+questions, by its mean.
 """
 
 from __future__ import annotations
@@ -193,8 +193,8 @@ def check_taught(technique: Technique) -> None:
     """Raise if a technique cannot learn from evidence."""
     if technique.NAME not in TAUGHT:
         raise InputError(
-            f"the technique must be one of {', '.join(TAUGHT)} to be taught by evidence, but got {technique.NAME}; "
-            "use one of these techniques, or write the pairs yourself (rewriter train --pairs FILE)"
+            f"cannot collect pairs for {technique.NAME} from evidence; use one of {', '.join(TAUGHT)}, or write the "
+            "pairs yourself (rewriter train --pairs FILE)"
         )
 
 

@@ -102,7 +102,7 @@ def check_training(settings: TrainSettings, inputs: TrainingInputs) -> None:
     if settings.steps and technique.LM_STAGES > 1:
         raise InputError(
             f"{settings.technique} calls its LM in several stages, but reinforcement learning supports only "
-            "single-call techniques such as rrr; use --steps 0 to run only the warm-up, or choose another technique"
+            "single-call techniques such as rrr; use --steps 0 to run only the warm-up, or use a different technique"
         )
     _check_questions(settings.metric, splits, *(("train",) if settings.steps else ()), "dev")
     leaking = _leaking(pairs, splits, inputs.collection)

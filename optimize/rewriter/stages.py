@@ -4,9 +4,9 @@ Both stages resume from their last checkpoint. The model learns without dropout,
 In reinforcement learning (``GRPOTrainer``, Shao et al. 2024, arXiv 2402.03300), each step samples several completions
 for each question in a batch and updates the weights once. The advantage of a completion is its reward minus the mean
 reward for its question. There are two differences from the paper. The advantage is not divided by the standard
-deviation, which would give a question whose samples hardly differ as much weight as a question whose samples do. The
-loss is a mean over all tokens in a step, so that a token in a long completion counts as much as any other. Drifting
-away from the model after the warm-up costs ``KL`` per nat.
+deviation, which would give a question whose samples hardly differ as much weight as a question whose samples differ
+widely. The loss is a mean over all tokens in a step, so that a token in a long completion counts as much as any other.
+Drifting away from the model after the warm-up costs ``KL`` per nat.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def adapt(base: Base, rank: int, seed: int) -> Any:
         seed: Seed for their initial values.
 
     Raises:
-        ModelError: The extra ``train`` is missing.
+        ModelError: The ``train`` extra is not installed.
     """
     import torch
 
@@ -85,7 +85,7 @@ def warm_up(
     """Train the model on the pairs; it ends with the weights from the epoch with the lowest loss on the dev pairs.
 
     The loss is the mean over the tokens in the completions, including the end token but not the prompt. AdamW's
-    learning rate rises over the first 3 % of the steps and then falls to 0 along a cosine.
+    learning rate rises over the first 3% of the steps and then falls to 0 along a cosine.
 
     Returns:
         The facts for the card, and the log.
@@ -132,8 +132,9 @@ def reinforce(
     program: RAG,
     progress: Progress | None = None,
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Train the model on rewards for what its rewrites retrieve; it ends with the weights that have the highest reward
-    on dev.
+    """Train the model with reinforcement learning; the reward is based on the passages that its rewrites retrieve.
+
+    The model ends with the weights that have the highest reward on dev.
 
     Returns:
         The facts for the card, and the log.
@@ -262,8 +263,8 @@ def _run(trainer: Any, stage: str, progress: Progress | None) -> list[dict[str, 
             odd = [name for name in ("loss", "grad_norm", "eval_loss") if not math.isfinite(logs.get(name, 0.0))]
             if odd:
                 raise TrainingError(
-                    f"{odd[0]} of step {state.global_step} of the {stage} is {logs[odd[0]]}; retrain with a lower "
-                    "learning rate (--warmup-lr or --lr)"
+                    f"{odd[0]} in step {state.global_step} of the {stage} stage is {logs[odd[0]]}; retrain with a "
+                    "lower learning rate (--warmup-lr or --lr)"
                 )
 
     trainer.remove_callback(PrinterCallback)

@@ -1,6 +1,7 @@
-"""A complete training run: warm up the model on pairs, reinforce it, measure it in use, and write the rewriter.
+"""A complete training run: warm up the model on pairs, train it with reinforcement learning, and measure it in use.
 
-To resume an interrupted training run from its stage's last checkpoint, repeat the same call.
+At the end, the rewriter is written to its folder. To resume an interrupted training run from its stage's last
+checkpoint, repeat the same call.
 """
 
 from __future__ import annotations

@@ -153,12 +153,12 @@ def _of_technique(spec: SearchSpec, name: str, declared: Mapping[str, Knob]) -> 
                 yield f"techniques.{name}.engines.{place}: {unknown('engine', engine, known)}"
             continue
         if technique.ENGINE is not None and engine != technique.ENGINE:
-            rule = f"{technique.ENGINE}, the only engine that {name} can search with"
+            rule = f"the engine must be {technique.ENGINE}, the only engine that {name} can search with"
         elif technique.NEEDS_VECTORS and engine not in VECTOR:
-            rule = f"dense or questions, because {name} searches with vectors"
+            rule = f"the engine must be dense or questions, because {name} searches with vectors"
         else:
             continue
-        yield f"techniques.{name}.engines: must be {rule}, but got {engine!r}"
+        yield f"techniques.{name}.engines: got {engine!r}, but {rule}"
     for key, value in asked.knobs.items():
         where = f"techniques.{name}.knobs.{key}"
         if key not in declared:
@@ -215,6 +215,6 @@ def _of_trials(spec: SearchSpec) -> Iterator[str]:
     if spec.trials < count:
         first = "techniques and prompts" if spec.each_prompt else "techniques"
         yield (
-            f"trials: must be at least {count}, because the first {count} trials cover all {first}, but got "
-            f"{spec.trials}"
+            f"trials: must be at least {count}, but got {spec.trials}; the first {count} trials cover all {first}, so "
+            "increase trials or remove some"
         )

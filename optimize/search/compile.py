@@ -152,8 +152,8 @@ def _check_questions(search: Search) -> None:
         seen |= marks(question)
     if shared:
         raise InputError(
-            "each reader_check question must occur only once, and not in train, dev, or test (by ID and text), but got "
-            f"{', '.join(sorted(shared))}; remove these questions"
+            "these reader_check questions are repeated in reader_check or also occur in train, dev, or test (same ID "
+            f"or text): {', '.join(sorted(shared))}; remove them from reader_check"
         )
 
 
@@ -197,7 +197,10 @@ def _most(budget: Any) -> Any:
 def _sets(
     name: str, sizes: Sequence[int], more: Mapping[str, Any], arguments: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return a prompt variant for each set of demonstrations; a repeated size makes a different set."""
+    """Return a prompt variant for each set of demonstrations.
+
+    If a size is repeated, each repetition gets its own set.
+    """
     found = {}
     for place, size in enumerate(sizes):
         again = sizes[:place].count(size)

@@ -368,7 +368,7 @@ def further_questions(
     left = left_over(asked, splits, seed)
     if len(left) < count:
         raise InputError(
-            f"reader_check must be at most {len(left)}, the number of unique questions that sizes leaves over, but got "
-            f"{count}; use smaller sizes or a smaller reader_check"
+            f"reader_check is {count}, but sizes leaves only {len(left)} unique questions over; use smaller sizes or a "
+            "smaller reader_check"
         )
     return left[:count]

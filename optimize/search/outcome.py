@@ -222,9 +222,9 @@ def _planned(
 ) -> list[PairedComparison]:
     """Return the planned comparisons.
 
-    One family is Holm-corrected together: the best arm compared with the baseline and with its untuned technique, the
-    front compared with the baseline, and the recommended program compared with its untuned reader. Oracle evidence
-    compared with closed book is a separate family, because it checks the reader and not a technique.
+    Holm's method corrects these comparisons together, as one family: the best arm with the baseline and with its
+    untuned technique, the front with the baseline, and the recommended program with its untuned reader. The comparison
+    of oracle evidence with closed book is a separate family, because it checks the reader and not a technique.
     """
     pairs = [(best, BASELINE), (best, f"{best.removesuffix(' compiled')} {UNTUNED}")]
     pairs += [(name, BASELINE) for name in arms if name.startswith("front, ")]

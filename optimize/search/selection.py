@@ -18,7 +18,7 @@ from querywright.optimize.objectives import Objective
 from querywright.optimize.search.trials import TrialRecord, best, ended, front, points
 
 FEWEST = 6
-"""Minimum number of questions; with fewer, no exact test is significant at 5 %, even if all are won."""
+"""Minimum number of questions; with fewer, no exact test is significant at 5%, even if all are won."""
 
 ALPHA = 0.05
 """Significance level of the one-sided test that prunes a trial."""
@@ -178,8 +178,8 @@ def worse_than(
 ) -> TrialRecord | None:
     """Return the best finished trial if it is shown to be better than the given trial, otherwise None.
 
-    Like Optuna's ``WilcoxonPruner``, this compares the two on the questions that the given trial was evaluated on so
-    far, with a one-sided Wilcoxon test. With several objectives, nothing is pruned, as in Optuna.
+    Like Optuna's ``WilcoxonPruner``, this compares the two trials on the questions on which the given trial was
+    evaluated so far, with a one-sided Wilcoxon test. With several objectives, nothing is pruned, as in Optuna.
     """
     from scipy.stats import wilcoxon
 

@@ -281,7 +281,9 @@ def domain_for(knob: Knob, asked: KnobSpace | None) -> Domain:
             raise InputError(f"must be a single value ({knob.range}), because the predictors depend on this value")
         return of_choices(map(knob.check, asked if isinstance(asked, list) else [asked]))
     if knob.choices or isinstance(knob.default, bool):
-        raise InputError(f"must be one or a list of {knob.range}, because the knob is not numeric, but got a range")
+        raise InputError(
+            f"got a range, but this knob is not numeric; use one value, or a list of values, from {knob.range}"
+        )
     whole = isinstance(knob.default, int)
     for end in ("low", "high"):
         try:

@@ -265,7 +265,7 @@ class SearchSpec(StrictModel):
         pruner: ``paired`` stops a trial when a paired test shows that it is worse than the best trial (only with one
             objective); ``none`` runs all trials to the end. Default ``paired``.
         budget: Limits on the study.
-        threads: Number of questions that each worker evaluates at a time, and of concurrent calls to a remote LM.
+        threads: Number of questions, and of calls to a remote LM, that each worker runs at a time.
             Default None: 4, or up to the limit of the LM's server.
         max_failures: Share of a trial's questions that may fail, 0 to 1. Default 0.05.
         allow_copies: Whether prompts that copy training text may be tried and recommended. Default False.

@@ -215,7 +215,7 @@ def ended(trials: Sequence[TrialRecord], *states: str) -> list[TrialRecord]:
 
 
 def interval(record: TrialRecord, aim: Objective) -> Mean:
-    """Return the value of a trial with its 95 % interval over questions; a cost has no interval.
+    """Return the value of a trial with its 95% interval over questions; a cost has no interval.
 
     A question counts if every metric in the objective has a score.
     """

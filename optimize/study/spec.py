@@ -44,10 +44,10 @@ def check_storage(storage: str) -> str:
         return storage
     # Show only a plain word, because anything else may be a mistyped address with a password.
     word = scheme.replace("+", "").isalnum()
-    got = f"{scheme}://" if address and word else repr(storage) if storage.isalnum() else "a different value"
+    got = f" {scheme}://" if address and word else f" {storage!r}" if storage.isalnum() else ""
     raise InputError(
-        "must be journal (a file in the study's folder) or an address that begins with postgresql:// (the driver is "
-        f"psycopg), but got {got}"
+        f"unsupported storage{got}; use journal (a file in the study's folder) or an address that begins with "
+        "postgresql:// (the driver is psycopg)"
     )
 
 
@@ -82,7 +82,7 @@ class StudySpec(SearchSpec):
         columns: Names of the questions' columns, if they differ from the defaults.
         limit: Number of questions to read. Default: all.
         split: The split of a public data set. Default: the usual split.
-        sizes: Number of questions in train, dev, and test. Default: 30 %, 30 %, and 40 % of all.
+        sizes: Number of questions in train, dev, and test. Default: 30%, 30%, and 40% of all.
         reader_check: Number of additional questions, not in ``sizes``, used only for closed book and oracle evidence,
             because checking the reader takes more questions than comparing techniques. Default 0.
         lm: Name of the LM. Default ``embedded``.

@@ -135,7 +135,7 @@ def compare(
         writer_lm: The LM that named techniques and artifacts call before the reader: any LM, its name, or a rewriter's
             folder. Default: ``lm``, or an artifact's own LM.
         references: Whether to evaluate closed book and oracle evidence too. Default True.
-        threads: Number of questions to run in parallel, 1 or more, and of parallel calls to an LM given by name.
+        threads: Number of questions, and of calls to an LM given by name, to run in parallel; 1 or more.
             Default: 4, or up to the limit of a remote LM's server.
         max_failures: Share of an arm's questions that may fail, 0 to 1. Default 0.05.
         slices: Question columns to break the results down by, such as ``topic``, and ``known``: whether the reader
@@ -371,7 +371,7 @@ def compile(
         knobs: Values by knob name, which may include ``max_passages``. A single value is fixed; a list of values or a
             range ``(low, high)`` is searched. If ``max_passages`` is searched, the baseline uses the largest value.
         settings: The settings of the search, such as its size.
-        sizes: Number of questions in train, dev, and test. Default: 30 %, 30 %, and 40 % of all questions.
+        sizes: Number of questions in train, dev, and test. Default: 30%, 30%, and 40% of all questions.
         embedder: The embedder for a named collection. Default ``embedded``.
         engine: The search engine. Default: the technique's own engine, or else dense.
         reranker: A cross-encoder, or its name or path, for a technique that reranks.
@@ -406,8 +406,9 @@ def compile(
     try:
         settings = replace(settings, **changes)
     except TypeError:
-        known = ", ".join(CompileSettings.__dataclass_fields__)
-        raise InputError(f"compile accepts the settings {known}, but got {', '.join(changes)}") from None
+        known = CompileSettings.__dataclass_fields__
+        strange = [name for name in changes if name not in known] or changes
+        raise InputError(f"unknown settings: {', '.join(strange)}; available: {', '.join(known)}") from None
     technique = technique_named(technique).NAME
     fixed, searched = split_knobs(technique, knobs or {})
     judges, parts = resolve_judges(judge), read_parts(questions, columns_of(slices))
@@ -463,8 +464,8 @@ def read_parts(questions: Any, slices: Sequence[str] = ()) -> list[list[Question
     missing = [name for name in ("train", dev, "test") if name not in questions]
     if missing:
         raise InputError(
-            f"splits must include train, dev (or validation), and test, but got {', '.join(map(str, questions))}; "
-            f"add {' and '.join(missing)}, or pass one list of questions"
+            f"the splits {', '.join(map(str, questions))} are incomplete; add {' and '.join(missing)}, or pass one "
+            "list of questions"
         )
     return [read_questions(questions[name], slices=slices) for name in ("train", dev, "test")]
 

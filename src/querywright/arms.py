@@ -331,7 +331,7 @@ def pairs(values: Iterable[str], option: str) -> dict[str, str]:
 
 
 def knob_values(technique: str, given: Mapping[str, Any], *, strict: bool = True) -> dict[str, Any]:
-    """Return knob values converted to the technique's types. Unless strict, leave out unknown knobs."""
+    """Return knob values converted to the technique's types. Unless ``strict`` is true, omit unknown knobs."""
     knobs = Knobs(technique_named(technique).KNOBS)
     return {
         name: knobs.knob(name).parse(value) if isinstance(value, str) else value

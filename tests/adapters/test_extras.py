@@ -47,7 +47,7 @@ def test_without_its_framework_an_adapter_names_the_extra(name, monkeypatch):
         monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.delitem(sys.modules, f"querywright.adapters.{name}", raising=False)
     extra = name.replace("_", "-")
-    with pytest.raises(InputError, match=rf"requires the extra {extra} .*; run: pip install 'querywright\[{extra}\]'"):
+    with pytest.raises(InputError, match=rf"requires the {extra} extra .*; run: pip install 'querywright\[{extra}\]'"):
         importlib.import_module(f"querywright.adapters.{name}")
 
 

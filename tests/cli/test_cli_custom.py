@@ -30,7 +30,7 @@ def mine(collection, questions, home, monkeypatch):
     code_at.cache_clear()
     monkeypatch.syspath_prepend(".")
     yield ("--data", questions, "--collection", collection)
-    for name in ("own_programs.Keywords", "catalog_hyde"):
+    for name in ("own_programs.Keywords", "own_programs.first_option", "catalog_hyde"):
         TECHNIQUES.pop(name, None)
     sys.modules.pop("own_programs", None)
 
@@ -85,7 +85,7 @@ def test_an_artifact_of_a_technique_in_a_file_is_opened_by_who_names_the_file(ok
         ("nowhere.py:Keywords", "cannot import the program 'nowhere.py:Keywords'"),
         ("own_programs.py:Nothing", "has no attribute 'Nothing'"),
         ("own_programs.py:index", "a program must be a dspy.Module or a function, but got ChromaRetriever"),
-        ("json:loads", "json.loads must accept question=, and may accept options= and history=, but accepts "),
+        ("json:loads", "but a program must accept question=; options= and history= are optional"),
         ("own_programs.py:Keywords@bm25", "only a technique accepts an engine and knobs"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Pairs are collected from the evidence of train questions; errors of a training are reported before it starts."""
+"""Pairs are collected from the evidence of training questions; errors are reported before training starts."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def answers(sent):
 def test_the_main_job_over_three_engines_gives_what_one_process_gives(
     command, studies, server, sent, passages, more_questions, postgres, chroma_server, tmp_path
 ):
-    pytest.importorskip("ray", reason="needs the extra ray")
+    pytest.importorskip("ray", reason="needs the ray extra")
     import chromadb
 
     rows = passages.read_text() + "".join(

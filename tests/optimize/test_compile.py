@@ -195,7 +195,7 @@ def test_the_planned_comparisons_are_corrected_together_and_losses_are_shown(mak
 def test_further_questions_that_another_stage_sees_are_refused(world, make_engine, compiled_in):
     engine = make_engine()
     further = [Question("new", "What of number 40?", ("a", "b"), "a"), world.questions[13]]
-    with pytest.raises(InputError, match="but got q13; remove these questions"):
+    with pytest.raises(InputError, match=r"\(same ID or text\): q13; remove them from reader_check"):
         compiled_in(world, engine, reader_check=further)
     with pytest.raises(InputError, match="reader_check requires a reader"):
         compiled_in(world, engine, reader_check=further[:1], reader=None)

@@ -81,7 +81,7 @@ def test_failures_are_counted_and_stop_the_run_when_they_are_many(judge, make_en
 
     found = calibrate(judge, cases(), lm=failing(lambda n: n == 3), threads=1)
     assert (found.n, found.unreadable, found.failed) == (143, 0, 1)
-    with pytest.raises(TooManyFailuresError, match=r"of 144 judgements failed in 'usefulness_without_answer'"):
+    with pytest.raises(TooManyFailuresError, match=r"of 144 judgments failed in 'usefulness_without_answer'"):
         calibrate(judge, cases(), lm=failing(lambda n: True), threads=1)
 
 
@@ -134,7 +134,7 @@ def test_an_arm_that_reads_fewer_cases_is_out(judge, lm_that):
     ("judged", "match"),
     [
         (cases(2), "different --seed"),
-        (cases(40, labels=("USEFUL",)), "have only the labels"),
+        (cases(40, labels=("USEFUL",)), "have only: USEFUL"),
         (cases(40, chars=1100), "at most 1000 characters"),
     ],
 )

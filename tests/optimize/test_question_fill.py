@@ -185,7 +185,7 @@ def test_unreadable_and_failed_judgements_are_counted_and_not_stored(filled, fol
     assert report.unreadable > 0
     assert len(stored) == 150 - report.unreadable - report.failed
     assert not any(pair.passage.startswith("p1") or pair.passage == "p01" for pair in stored)
-    with pytest.raises(TooManyFailuresError, match="judgements failed in 'answerability'"):
+    with pytest.raises(TooManyFailuresError, match="judgments failed in 'answerability'"):
         filled(make_lm(make_engine(down), outage_after=10_000), most=150)
     assert read_pairs(folder) == stored
 

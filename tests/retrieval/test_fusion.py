@@ -59,9 +59,9 @@ def test_rrf_ties_go_to_the_better_rank_then_the_first_list_then_the_id() -> Non
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"weights": [1]}, "one finite, nonnegative value per list"),
-        ({"weights": [1, -1]}, "one finite, nonnegative value per list"),
-        ({"weights": [1, math.nan]}, "one finite, nonnegative value per list"),
+        ({"weights": [1]}, "one finite, nonnegative weight per list"),
+        ({"weights": [1, -1]}, "one finite, nonnegative weight per list"),
+        ({"weights": [1, math.nan]}, "one finite, nonnegative weight per list"),
         ({"k": -1}, "k must be 0 or more"),
         ({"k": math.inf}, "k must be 0 or more"),
         ({"limit": 0}, "limit must be 1 or more, but got 0"),

@@ -51,7 +51,7 @@ def missing(extra: str, error: ImportError) -> InputError:
         error: The import error.
     """
     return InputError(
-        f"querywright.adapters.{extra.replace('-', '_')} requires the extra {extra} ({error}); run: pip install "
+        f"querywright.adapters.{extra.replace('-', '_')} requires the {extra} extra ({error}); run: pip install "
         f"'querywright[{extra}]'"
     )
 

@@ -1,4 +1,4 @@
-"""Programs in Haystack: a component that answers, and one that only retrieves. Requires the extra ``haystack``.
+"""Programs in Haystack: a component that answers, and one that only retrieves. Requires the ``haystack`` extra.
 
 Importing Haystack turns on its usage statistics. This module keeps them off, unless the environment variable
 HAYSTACK_TELEMETRY_ENABLED says otherwise or the application has already imported Haystack.
@@ -35,8 +35,8 @@ class _Component:
     ) -> None:
         if lm is not None and "//" in lm:
             raise InputError(
-                f"lm must be a name without a URL, because pipelines are saved to files, but got {lm!r}; set the URL "
-                "in the provider's environment variable, or pass a program from querywright.load"
+                f"lm must be a name without a URL, but got {lm!r}; pipelines are saved to files, so set the URL in the "
+                "provider's environment variable, or pass a program from querywright.load"
             )
         self.program = program if isinstance(program, LoadedProgram) else str(program)
         self.lm, self.home, self.verify = lm, home, verify

@@ -1,4 +1,4 @@
-"""Programs in LangChain: a retriever, and a Runnable that answers. Requires the extra ``langchain``."""
+"""Programs in LangChain: a retriever, and a Runnable that answers. Requires the ``langchain`` extra."""
 
 from __future__ import annotations
 

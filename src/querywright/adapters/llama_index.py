@@ -1,4 +1,4 @@
-"""Programs in LlamaIndex: a retriever and a query engine. Requires the extra ``llama-index``."""
+"""Programs in LlamaIndex: a retriever and a query engine. Requires the ``llama-index`` extra."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs as Model Context Protocol (MCP) tools. Requires the extra ``mcp``."""
+"""Programs as Model Context Protocol (MCP) tools. Requires the ``mcp`` extra."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log results as MLflow runs. Requires the extra ``mlflow``.
+"""Log results as MLflow runs. Requires the ``mlflow`` extra.
 
 Importing MLflow turns on its usage statistics. This module keeps them off, unless the environment variable
 MLFLOW_DISABLE_TELEMETRY says otherwise or the application has already imported MLflow.

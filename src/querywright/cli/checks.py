@@ -21,7 +21,7 @@ def check_folder(target: Path, option: str, mark: str = "manifest.json") -> None
 
 
 def check_file(target: Path, option: str, *, parents: bool = False) -> None:
-    """Raise an error if a file cannot be written. Its folder must exist, unless ``parents``."""
+    """Raise an error if a file cannot be written. Its folder must exist, unless ``parents`` is true."""
     if os.path.isdir(target):
         raise InputError(f"{option} must be a file, but {target.name!r} is a folder; choose a different path")
     if not parents and not os.path.isdir(target.absolute().parent):

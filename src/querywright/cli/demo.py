@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 OWN = Path("artifacts/hcqr-sample")
 """The default folder for the demo, in which it replaces its earlier artifact."""
 HANDBOOK_DEV, HANDBOOK_TRAIN = 100, 20
-"""The number of questions, from the first on, for the study, and how many of these are for training. The remaining
+"""Number of questions in the study (the first ones in the file), and how many of them are for training. The remaining
 questions are for test."""
 HANDBOOK_BUDGET = 3
 """Number of passages that the reader sees."""

@@ -181,7 +181,7 @@ class LMOptions:
     def open(
         self, home: Path | None, threads: int | None = None, *, keeps: bool = True, asks: bool = True
     ) -> Workspace:
-        """Open the workspace with this LM. If ``keeps``, the workspace must be writable.
+        """Open the workspace with this LM. If ``keeps`` is true, the workspace must be writable.
 
         If the LM is not called, it does not need an API key.
         """
@@ -333,7 +333,7 @@ class DataOptions(RowOptions):
         return {**super().given, "labels": self.labels}
 
     def questions(self, *, multiple_choice: bool | str = False) -> list[Question]:
-        """Read the questions. If ``multiple_choice``, every question must have options; a string gives the reason."""
+        """Read the questions. With ``multiple_choice``, each one must have options; a string gives the reason."""
         from querywright.data import read_questions
 
         return read_questions(self.source, **self.given, multiple_choice=multiple_choice)
@@ -429,7 +429,10 @@ class Searching(SearchOptions):
     helpers: Helpers = Helpers()
 
     def given(self, lm: LMOptions, *, needed: bool = False) -> dict[str, Any]:
-        """Return the arguments for arms that use this LM. If ``needed``, a collection or retriever must be named."""
+        """Return the arguments for arms that use this LM.
+
+        If ``needed`` is true, a collection or retriever must be named.
+        """
         if needed and self.searched.collection is None and self.searched.retriever is None:
             raise InputError("choose a collection or a retriever: use --collection NAME or --retriever MODULE:FUNCTION")
         return {**self.searched.given, **self.helpers.given(lm), "embedder": self.embedder, "knobs": self.knobs}
@@ -457,7 +460,7 @@ class Threads:
     """Work that runs in parallel.
 
     Args:
-        threads: Number of questions (or passages, or cases) to run in parallel, and of parallel calls to a remote LM.
+        threads: Number of questions (or passages, or cases), and of calls to a remote LM, to run in parallel.
             Default: 4 questions, and up to the server's limit of calls.
     """
 

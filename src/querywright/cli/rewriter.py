@@ -104,8 +104,8 @@ def train_command(
     """Train a rewriter for a technique.
 
     The rewriter is trained on collected rewrites, then with reinforcement learning that rewards rewrites with better
-    retrieval. To resume an interrupted training run, run the same command again. Unless you set --knob
-    max_passages, 10 passages are retrieved, or more if the metric requires more.
+    retrieval. To resume an interrupted training run, run the same command again. By default, 10 passages are
+    retrieved, or more if the metric requires more; to change this number, set --knob max_passages.
 
     Example: querywright rewriter train rrr --data questions.jsonl --collection mine
     --pairs pairs.jsonl --out artifacts/mine
@@ -144,10 +144,10 @@ def collect_command(
     run: opt.Threads = opt.Threads(),
     output: opt.Output = opt.Output(),
 ) -> None:
-    """Collect rewrites of train questions for rewriter train --pairs FILE.
+    """Collect rewrites of training questions for rewriter train --pairs FILE.
 
-    The rewrites are derived from the questions' labeled evidence, without an LM. The train questions are the same as in
-    rewriter train with the same --seed and --sizes.
+    The rewrites are derived from the questions' labeled evidence, without an LM. The training questions are the same as
+    in rewriter train with the same --seed and --sizes.
 
     Example: querywright rewriter collect rrr --data questions.jsonl --collection mine --out pairs.jsonl
 

@@ -32,7 +32,7 @@ class Limits:
         concurrency: Number of questions to run in parallel.
         waiting: Maximum number of waiting questions; further requests get HTTP 503.
         deadline: Time limit from request to answer, in seconds; slower requests get HTTP 504.
-        grace: Time for running requests to finish when the server stops, in seconds.
+        grace: Time for in-flight requests to finish when the server stops, in seconds.
     """
 
     concurrency: opt.Count = _DEFAULTS.concurrency
@@ -60,7 +60,8 @@ def serve(
     """Serve an artifact over HTTP.
 
     The server has an API, a web page for people, and metrics for Prometheus. Logs are JSON lines on standard output.
-    After Ctrl-C, the server finishes running requests and stops; after a second Ctrl-C, the server stops immediately.
+    After Ctrl-C, the server finishes in-flight requests and stops; after a second Ctrl-C, the server stops
+    immediately.
 
     Example: querywright serve artifacts/hcqr-sample
 
@@ -87,7 +88,7 @@ def serve(
         artifact, lm=lm.for_artifact(artifact, place.home), **helpers.given(lm), home=place.home, verify=verify,
         digest=digest, accept=accept,
     )  # fmt: skip
-    signal.set_wakeup_fd(-1)  # other commands end soon after Ctrl-C, but a server finishes running requests first
+    signal.set_wakeup_fd(-1)  # other commands end soon after Ctrl-C, but a server finishes in-flight requests first
     write_logs()
     name = artifact.absolute().name or "artifact"
     run(program, settings, name=name)

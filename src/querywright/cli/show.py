@@ -75,7 +75,7 @@ def show_facts(facts: Mapping[str, Any], indent: int = 0, *, lines: bool = False
     """Print values by name, one per line. A mapping, or a list of mappings, is indented below its name.
 
     A value's continuation lines are indented more than its name, so that they do not look like lines of the command's
-    output. Unless ``lines``, line breaks in a value become spaces.
+    output. Unless ``lines`` is true, line breaks in a value become spaces.
     """
     for name, value in facts.items():
         inner = value if isinstance(value, (list, tuple)) else [value]
@@ -120,7 +120,7 @@ def show_table(title: str, rows: Rows, *, notes: Sequence[str] = ()) -> None:
 def show_scores(
     title: str, arms: Sequence[Any], workspace: Any = None, *, verbose: bool, notes: Sequence[str] = ()
 ) -> None:
-    """Print a table of scores. Unless ``verbose``, leave out details, and columns that do not fit."""
+    """Print a table of scores. Unless ``verbose`` is true, omit details and any columns that do not fit."""
     from querywright.optimize.tables import replayed, table_rows
 
     recorded = workspace is not None and workspace.lm.model.startswith("recording:")
@@ -134,7 +134,7 @@ def show_scores(
 
 
 def show_verdicts(comparisons: Sequence[Any], *, verbose: bool, programs: Mapping[str, str] | None = None) -> None:
-    """Print a table of comparisons and, if ``verbose``, a sentence for each comparison.
+    """Print a table of comparisons and, if ``verbose`` is true, a sentence for each comparison.
 
     If the programs' engines and knobs are given, print the verdict, too.
     """
@@ -210,7 +210,7 @@ def _table(rows: Rows, columns: Sequence[str]) -> Table:
 
 
 def emit(as_json: bool, data: Any, shown: Callable[[], object] | None = None, *, cost: str = "") -> None:
-    """Print data as JSON if ``as_json``; otherwise, call ``shown`` or print the values by name."""
+    """Print data as JSON if ``as_json`` is true; otherwise, call ``shown`` or print the values by name."""
     if as_json:
         print_json(data)
         return

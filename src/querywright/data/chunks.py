@@ -26,7 +26,7 @@ Prose has about 1.3 tokens per word, so a chunk of code has no more tokens than 
 """
 _SIMPLE = r"=+(?:[ \t]+=+)+"
 _BORDER = re.compile(rf"^[ \t]*(?:\+(?:[-=]+\+)+|{_SIMPLE})[ \t]*$", re.MULTILINE)
-"""Matches a border of a reStructuredText table. It counts as one word, because it says nothing."""
+"""Matches a border of a reStructuredText table. It counts as one word, because it has no content."""
 _FENCE = re.compile(r"\s*(```+|~~~+)")
 
 Splitter = Callable[[str], Sequence[tuple[int, str]]]

@@ -1,6 +1,6 @@
 """Read documents as passages: Markdown, reStructuredText, text, HTML, PDF, and Word files, notebooks, and folders.
 
-Requires the extra ``documents``. A passage's title is the path of headings above it. Its metadata contains ``file``
+Requires the ``documents`` extra. A passage's title is the path of headings above it. Its metadata contains ``file``
 and, for a PDF, ``page`` (the page on which the passage starts, counted from 1). The file name starts with the name of
 the folder that was read, so that it does not depend on the working directory.
 
@@ -140,8 +140,8 @@ def read_documents(
     """
     if chunk_size < 1 or not 0 <= chunk_overlap < chunk_size:
         raise InputError(
-            f"chunk_size must be 1 or more and chunk_overlap must be from 0 to chunk_size - 1, but got {chunk_size} "
-            f"and {chunk_overlap} words"
+            f"cannot split documents with chunk_size={chunk_size} and chunk_overlap={chunk_overlap} (words); use a "
+            "chunk_size of 1 or more and a chunk_overlap from 0 to chunk_size - 1"
         )
     try:
         import bs4  # noqa: F401
@@ -150,7 +150,7 @@ def read_documents(
         import pypdf  # noqa: F401
         from semantic_text_splitter import TextSplitter
     except ImportError as error:
-        raise InputError("documents require the extra 'documents': pip install 'querywright[documents]'") from error
+        raise InputError("documents require the 'documents' extra: pip install 'querywright[documents]'") from error
     splitter = TextSplitter.from_callback(count_words, chunk_size, chunk_overlap).chunk_indices
     for library in ("pypdf", "bs4"):  # these libraries' warnings do not name the file
         logging.getLogger(library).setLevel(logging.CRITICAL)

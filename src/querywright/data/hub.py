@@ -46,7 +46,7 @@ RECIPES = {
 
 
 def names_of(kind: Kind) -> str:
-    """Return the short names of the datasets that have questions or passages, as ``kind`` says."""
+    """Return the short names of the datasets that have rows of this kind: questions or passages."""
     return ", ".join(name for name, recipe in RECIPES.items() if kind in recipe.kinds)
 
 

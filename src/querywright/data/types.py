@@ -171,8 +171,8 @@ def turns_of(history: History) -> tuple[str, ...]:
         if all(turns):
             return tuple(turns)
     raise DataError(
-        "a history must be a string or a list of turns, each a string or an object with role and content, but got "
-        f"{history!r:.80}"
+        f"cannot read the history {history!r:.80}; pass a string, or a list of turns in which each turn is a string or "
+        "an object with role and content"
     )
 
 

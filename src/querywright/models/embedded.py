@@ -45,7 +45,7 @@ MAX_TOKENS = 512
 """Maximum number of tokens in an answer if the request sets no limit."""
 LEAST_ROOM = 16
 """Minimum number of tokens for a value or an answer; with fewer tokens, the JSON cannot be completed."""
-_LAST_WAIT = 30.0  # maximum seconds to wait for a running request when the process exits
+_LAST_WAIT = 30.0  # maximum seconds to wait for an in-flight request when the process exits
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +286,7 @@ def _models() -> Path:
 
 
 def _drain(reference: weakref.ref[EmbeddedEngine]) -> None:
-    """Wait for the running request when the process exits, because freeing a model in use crashes the process."""
+    """Wait for the in-flight request when the process exits: freeing a model that is in use crashes the process."""
     engine = reference()
     if engine is not None and engine._pid == os.getpid():
         engine._lock.acquire(timeout=_LAST_WAIT)

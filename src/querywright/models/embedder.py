@@ -438,7 +438,10 @@ def _suffix(prompts: Mapping[Side, str]) -> str:
 
 
 def _configured(model: str) -> str:
-    """Return the part of an id for the prompts in a model's configuration. A model with a router has two sides."""
+    """Return the part of an embedder id that identifies the prompts in the model's configuration.
+
+    A model with a router has two sides.
+    """
     told, modules = (_read_json(model, name) for name in ("config_sentence_transformers.json", "modules.json"))
     prompts = (told or {}).get("prompts") or {}
     names: dict[Side, tuple[str, ...]] = {"query": ("query",), "document": ("document", "passage", "corpus")}

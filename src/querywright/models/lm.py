@@ -114,7 +114,7 @@ def as_lm(
     limits: Limits | None = None,
     budget: Budget | None = None,
 ) -> dspy.LM:
-    """Return an LM with a DSPy LM's settings that caches answers, counts calls, and retries failures.
+    """Return an LM that has a DSPy LM's settings, caches answers, counts calls, and retries failures.
 
     Args:
         lm: Any DSPy LM; it is not changed. An LM from ``resolve_lm`` or ``as_lm`` is returned as is, but with the store

@@ -165,9 +165,10 @@ def write_recording(path: Path, store: Store, *, models: Collection[str] = (), l
     label = label or " and ".join(name.removeprefix(PREFIX) for name in chosen)
     if not _LABEL.fullmatch(label) or label in PACKAGED:
         raise InputError(
-            "a label must start with a letter or digit, have at most 80 letters, digits, spaces, and ,._()/:- "
-            f"characters, and differ from the packaged recordings ({', '.join(PACKAGED)}), but got {label!r:.100}; "
-            "choose a different label (--label)"
+            f"the label {label!r:.100} is reserved for a packaged recording; choose a different label (--label)"
+            if label in PACKAGED
+            else f"the label {label!r:.100} is not valid; use at most 80 letters, digits, spaces, and ,._()/:- "
+            "characters, and start with a letter or digit (--label)"
         )
     answers = {one["prompt"]: one for name in reversed(chosen) for one in kept[name]}
     head = _Head(recording=1, model=label, made=datetime.datetime.now(datetime.UTC).date())

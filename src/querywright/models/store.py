@@ -92,8 +92,8 @@ class Store(Shared):
 
     Args:
         place: A SQLite file, which is created with its folder and is readable only by its owner; a database URL,
-            ``postgresql://user:password@host/database``, to share the store between hosts (requires the extra
-            ``postgres``); or None to store values in this process's memory. Default None.
+            ``postgresql://user:password@host/database``, to share the store between hosts (requires the
+            ``postgres`` extra); or None to store values in this process's memory. Default None.
 
     Raises:
         InputError: The URL cannot be used, or the driver is not installed.

@@ -177,8 +177,8 @@ def _tell_missing(questions: Sequence[Question], held: Mapping[str, bool], tell:
     if missing:
         gone = sum(id not in held for one in questions for id in one.evidence)
         tell(
-            f"warning: {gone} of {sum(len(one.evidence) for one in questions)} labels are of passages that are not in "
-            "the collection"
+            f"warning: {gone} of {sum(len(one.evidence) for one in questions)} labels are for passages that are not "
+            "in the collection"
         )
     for line in missing[:SHOWN_WARNINGS]:
         tell(f"warning: {line}")

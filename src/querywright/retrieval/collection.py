@@ -130,8 +130,8 @@ def collection_folder(name: str, home: Path | None = None) -> Path:
     """
     if not NAME_PATTERN.fullmatch(name):
         raise InputError(
-            f"a collection name must have 1 to {LONGEST_NAME} characters from a-z, 0-9, _, and -, and must start with "
-            f"a letter or digit, but got {name!r}"
+            f"the collection name {name!r} is not valid; use 1 to {LONGEST_NAME} characters from a-z, 0-9, _, and -, "
+            "and start with a letter or digit"
         )
     return working_folder(home).resolve() / "collections" / name
 

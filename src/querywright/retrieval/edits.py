@@ -78,7 +78,7 @@ def follow_labels(
 ) -> list[Question]:
     """Return the questions with each former passage's label moved to the passage that now contains most of its text.
 
-    If a former passage was split, its parts get the label and are alternatives: any of them counts as the passage.
+    If a former passage was split, each part gets the label, and the parts are alternatives: finding one is enough.
 
     Args:
         questions: The questions, labeled or not.

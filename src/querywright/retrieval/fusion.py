@@ -53,7 +53,7 @@ def rrf(
     used = [1.0] * len(lists) if weights is None else list(weights)
     if len(used) != len(lists) or not all(math.isfinite(weight) and weight >= 0 for weight in used):
         raise InputError(
-            f"weights must have one finite, nonnegative value per list, but got {used} (lists: {len(lists)})"
+            f"cannot fuse {len(lists)} lists with the weights {used}; pass one finite, nonnegative weight per list"
         )
     if not math.isfinite(k) or k < 0:
         raise InputError(f"k must be 0 or more, but got {k}")

@@ -57,8 +57,8 @@ class HybridRetriever(Shared):
         usable = all(math.isfinite(weight) and weight >= 0 for weight in self.weights) and any(self.weights)
         if len(self.weights) != len(self.retrievers) or not usable:
             raise InputError(
-                "a hybrid must have one finite, nonnegative weight per retriever, and at least one positive weight, "
-                f"but got {list(self.weights)} for {len(self.retrievers)} retrievers"
+                f"cannot fuse {len(self.retrievers)} retrievers with the weights {list(self.weights)}; pass one "
+                "finite, nonnegative weight per retriever, and at least one positive weight"
             )
         if not (math.isfinite(rrf_k) and rrf_k >= 0) or depth < 1:
             raise InputError(f"rrf_k must be 0 or more and depth must be 1 or more, but got {rrf_k} and {depth}")

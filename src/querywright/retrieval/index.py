@@ -123,8 +123,8 @@ def build_collection(
     given = checked_passages(passages)
     if name.endswith(QUESTIONS_SUFFIX) and not all(one.metadata.keys() >= OF_QUESTIONS for one in given.values()):
         raise InputError(
-            f"names that end in {QUESTIONS_SUFFIX} are reserved for generated questions, but got {name!r}; choose a "
-            "different name"
+            f"the collection name {name!r} is reserved: names that end in {QUESTIONS_SUFFIX} are reserved for "
+            "generated questions; choose a different name"
         )
     folder = collection_folder(name, home)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Run the application with uvicorn: listen, stop without dropping running requests, and write logs."""
+"""Run the application with uvicorn: listen, stop without dropping in-flight requests, and write logs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ try:
     from querywright.serving.app import make_app
     from querywright.serving.middleware import LOGGER, log_event
 except ImportError as error:
-    raise InputError("serving requires the extra 'serve'; install it with pip install 'querywright[serve]'") from error
+    raise InputError("serving requires the 'serve' extra; install it with pip install 'querywright[serve]'") from error
 from querywright.serving.settings import ServeSettings
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def serve(program: LoadedProgram, settings: ServeSettings, *, name: str) -> None
     """Serve a program until SIGINT or SIGTERM, which only the main thread receives.
 
     The address is logged once the server is listening. After the first signal, the server accepts no more requests and
-    finishes running requests for up to ``grace`` seconds.
+    waits up to ``grace`` seconds for in-flight requests to finish.
 
     Args:
         program: The program.

@@ -24,7 +24,7 @@ class ServeSettings:
         concurrency: Maximum number of questions to answer in parallel. Default 64.
         waiting: Maximum number of questions that wait for a turn; any more get HTTP 503. Default 128.
         deadline: Maximum time per request, in seconds, including waiting; after that, it gets HTTP 504. Default 60.
-        grace: Time that running requests have to finish when the server stops, in seconds. Default 30.
+        grace: Time that in-flight requests have to finish when the server stops, in seconds. Default 30.
 
     Raises:
         InputError: A value is out of range, or the server would be open to anyone on the network.
@@ -47,9 +47,8 @@ class ServeSettings:
         token = self.token
         if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable()):
             raise InputError(
-                f"the token must have at least {SHORTEST_TOKEN} characters, all of them printable ASCII, but got "
-                f"{len(token)} characters; generate a token with: python -c 'import secrets; "
-                "print(secrets.token_urlsafe(32))'"
+                f"the token ({len(token)} characters) is not valid; use at least {SHORTEST_TOKEN} printable ASCII "
+                "characters. To generate a token, run: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
             )
         if token is None and not is_loopback(self.host):
             raise InputError(

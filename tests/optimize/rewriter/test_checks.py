@@ -93,7 +93,7 @@ def without(field: str, *parts: str) -> Splits:
             {"splits": without("answer", "train")},
             "none of the 16 .* hit requires",
         ),
-        ({"technique": "step_back"}, {"check": check_collection}, "but got step_back"),
+        ({"technique": "step_back"}, {"check": check_collection}, "cannot collect pairs for step_back from evidence"),
         (
             {},
             {"check": check_collection, "splits": without("evidence", "train")},

@@ -93,5 +93,5 @@ def test_an_interrupted_training_resumes(small: Any, trained: Any, stage: str, s
 
 
 def test_a_loss_that_is_not_finite_ends_a_training(small: Any) -> None:
-    with pytest.raises(TrainingError, match=r"of the warmup is (nan|inf); retrain with a lower learning rate"):
+    with pytest.raises(TrainingError, match=r"of the warmup stage is (nan|inf); retrain with a lower learning rate"):
         small("infinite", warmup_lr=1e30)

@@ -48,7 +48,7 @@ def test_readings_and_the_front_are_counted(counted):
 def test_a_study_is_opened_with_its_data_and_techniques_that_compare_options_need_them(study_of, tmp_path):
     with pytest.raises(InputError, match="1 problem"):
         check_study({**study_of().to_json(), "trials": 0}, tmp_path, tell=print)
-    with pytest.raises(InputError, match=r"at most .* unique questions that sizes leaves over, but got 1000"):
+    with pytest.raises(InputError, match=r"reader_check is 1000, but sizes leaves only \d+ unique questions over"):
         read_data(study_of({"hyde": {}}, sizes=[4, 5, 6], reader_check=1000))
     file = tmp_path / "questions.jsonl"
     file.write_text("".join(json.dumps({"question": f"Who {n}?", "answer": "x"}) + "\n" for n in range(9)))

@@ -109,7 +109,7 @@ def test_all_that_does_not_fit_together_is_said_at_once():
         "techniques.hcqr.knobs.top_k: top_k must be a whole number from 1 to 50, but got 500",
         "techniques.hcqr.knobs.fusion: fusion must be one of interleave",
         "techniques.hcqr.knobs.topk: unknown knob of hcqr 'topk' (did you mean top_k?)",
-        "techniques.hyde.engines: must be dense or questions, because hyde searches with vectors, but got 'bm25'",
+        "techniques.hyde.engines: got 'bm25', but the engine must be dense or questions, because hyde searches with",
         "techniques.hcqr.engines.0: unknown engine 'bm26' (did you mean bm25?)",
         "objectives.0: accuracy requires a reader",
     ):
@@ -161,7 +161,7 @@ def test_the_budget_of_all_arms_is_5_passages_unless_it_is_given_or_given_up():
         (of({"hcqr": {"knobs": {"top_k": {"low": 5, "high": 5}}}}), "low must be less"),
         (of({"hcqr": {"knobs": {"top_k": {"low": 1, "high": 9, "step": 0}}}}), "step must be"),
         (of({"hcqr": {"knobs": {"top_k": {"low": 1, "high": 99}}}}), "high: top_k must be"),
-        (of({"hcqr": {"knobs": {"fusion": {"low": 1, "high": 2}}}}), "the knob is not numeric"),
+        (of({"hcqr": {"knobs": {"fusion": {"low": 1, "high": 2}}}}), "this knob is not numeric"),
         (of({"hcqr": {"knobs": {"top_k": None}}}), "must be a value, a list of values, or a range"),
         (
             of({"plain": {"knobs": {"query_with_options": True}}}),
