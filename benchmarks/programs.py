@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dspy
-from results import DATA, LARGE_LM, ROOT, prepare, with_recorded_plan
+from results import DATA, LARGE_LM, ROOT, TUNINGS, prepare, with_recorded_plan
 
 import querywright as qw
 from querywright.data import read_questions
@@ -84,6 +84,10 @@ def compile_programs(threads: int) -> None:
         index, "qb_rag", splits, retriever=index, objective="exact_recovery@1", knobs={"max_passages": 5}, trials=12,
         threads=threads,
     )  # fmt: skip
+    prepare("handbook")
+    made = TUNINGS[0].compile(reader="multiple_choice", reader_demo_sizes=(2,))
+    print(f"handbook: {made.verdict}: {made.sentence}", flush=True)
+    made.save(ROOT / "artifacts" / "handbook", replace=True)
     written = b"".join(map(passage_line, published_questions(index, None).values()))
     (ROOT / "artifacts" / f"{index}-questions.jsonl.gz").write_bytes(gzip.compress(written, mtime=0))
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import querywright as qw
-from querywright.data import read_passages, read_questions
+from querywright.data import Label, read_passages, read_questions
 from querywright.metrics.statistics import p_value
 from querywright.models.embedder import resolve_embedder
 from querywright.models.lm import resolve_lm
@@ -89,6 +89,9 @@ NAMES = {
     "plain@bm25": "baseline with BM25, `plain@bm25`",
     "plain@expanded": "BM25 over passages with their questions, `plain@expanded`",
     "rerank:pool=10": "rerank by grades, pool of 10",
+    "rerank@hybrid:select=true,select_words=40": (
+        "hybrid search, then selected, `rerank@hybrid:select=true,select_words=40`"
+    ),
     "rerank:select=true": "the question alone, then selected, `rerank:select=true`",
     "filter:pool=10": "filter, pool of 10",
     "step_back": "Step-Back",
@@ -121,6 +124,7 @@ NAMES = {
     "hcqr@hybrid:fusion=rrf,rrf_k=20,top_k=10": "HCQR, `hcqr@hybrid:fusion=rrf,rrf_k=20,top_k=10`",
     "corpus_steered@hybrid:feedback=2": "corpus-steered expansion, `corpus_steered@hybrid:feedback=2`",
     "rrs@hybrid:select_pool=8": "Rewrite-Retrieve-Select, `rrs@hybrid:select_pool=8`",
+    "rrs@hybrid:select_pool=10": "Rewrite-Retrieve-Select, `rrs@hybrid:select_pool=10`",
     "rrs@hybrid:select_words=40": "Rewrite-Retrieve-Select, `rrs@hybrid:select_words=40`",
     "oracle evidence": "oracle: the labeled passages",
     "chr": "Contrastive Hypothesis Retrieval, `chr`",
@@ -249,6 +253,127 @@ class KnownTable(Table):
         return [_line(head), _line(["---"] * len(head)), *map(_line, rows)]
 
 
+class DecisionTable(Table):
+    """A table of the answers that passages change, and of accuracy by the label of the passages."""
+
+    def lines(self) -> list[str]:
+        """Run the comparison; return the lines of the table."""
+        run = qw.compare(
+            self.arms, read_questions(self.questions), retriever=self.collection, metrics=["accuracy"],
+            max_passages=self.columns[0][2], threads=8, **{"references": True, **self.compare},
+        )  # fmt: skip
+        labels = (Label.ENTAILED, Label.USEFUL, Label.NOT_USEFUL)
+        head = ["arm", "wrong to right", "right to wrong", *(f"{label}: accuracy, closed book (n)" for label in labels)]
+        rows = []
+        for one in sorted(run.decisions, key=lambda one: -run.arm(one.arm).mean("accuracy").value):
+            flips = one.turned["closed book"]
+            cells = []
+            for label in labels:
+                found = one.by_label.get(label)
+                cells.append(
+                    "-" if not found or not found.n else f"{found.arm.value:.2f}, {found.other.value:.2f} ({found.n})"
+                )
+            rows.append(
+                [
+                    self.names.get(one.arm) or NAMES[one.arm],
+                    str(flips.wrong_to_right),
+                    str(flips.right_to_wrong),
+                    *cells,
+                ]
+            )
+        return [_line(head), _line(["---"] * len(head)), *map(_line, rows)]
+
+
+class SelectionTable(Table):
+    """A table of the decision-useful rate at one passage against tokens, for programs that read less, on three sets."""
+
+    def lines(self) -> list[str]:
+        """Run the comparisons; return the lines of the table."""
+        sets: Mapping[str, tuple[str, str, str, dict[str, Any]]] = {
+            "handbook": ("handbook", "handbook", "decision_useful", _HANDBOOK),
+            "documentation": ("docs", "docs/questions.jsonl", "decision_useful", _DOCUMENTATION),
+            "textbooks": ("nursing", "nursing/test.jsonl", "judged_useful", {"lm": LARGE_LM, **_BY_JUDGE}),
+        }
+        rows = {name: [NAMES[name]] for name in self.arms}
+        for collection, questions, metric, given in sets.values():
+            prepare(collection)
+            file = DATA / questions
+            with_recorded_plan(given["lm"])
+            run = qw.compare(
+                self.arms, read_questions(file if file.exists() else questions), retriever=collection, reader=None,
+                metrics=[metric], references=False, max_passages=1, threads=8, **given,
+            )  # fmt: skip
+            for name, row in rows.items():
+                row += [_score(run.arm(name).mean(metric), 3), f"{run.arm(name).tokens_per_question:,.0f}"]
+        head = ["program", *(part for name in sets for part in (f"{name}, useful at 1", "tokens"))]
+        return [_line(head), _line(["---"] * len(head)), *map(_line, rows.values())]
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """A run of a prompt optimizer on the handbook: 60 train, 40 dev, and 100 test questions.
+
+    Args:
+        technique: The technique, with hybrid search and three passages.
+        teleprompter: The name of the optimizer.
+        arguments: The optimizer's arguments.
+        title: The name of the optimizer on the page.
+    """
+
+    technique: str
+    teleprompter: str
+    arguments: Mapping[str, Any]
+    title: str
+
+    def compile(self, **given: Any) -> qw.Compilation:
+        """Replay the run from the recording with further arguments of ``qw.compile``; return the compilation."""
+        asked = read_questions("handbook")
+        return qw.compile(
+            self.technique, {"train": asked[:60], "dev": asked[60:100], "test": asked[100:]}, retriever="handbook",
+            engine="hybrid", lm=f"recording:{RECORDINGS / 'tuning.jsonl.gz'}", max_passages=3, objective="recall@3",
+            teleprompter=self.teleprompter, arguments=self.arguments, trials=2, tell=lambda said: None,
+            **{"reader": None, **given},
+        )  # fmt: skip
+
+
+TUNINGS = (
+    Tuning("rag_fusion", "gepa", {"max_metric_calls": 300, "reflection_minibatch_size": 5}, "GEPA"),
+    Tuning("query2doc", "gepa", {"max_metric_calls": 400, "reflection_minibatch_size": 6}, "GEPA"),
+    Tuning(
+        "rrr", "mipro",
+        {"num_candidates": 6, "num_trials": 10, "max_bootstrapped_demos": 2, "max_labeled_demos": 0}, "MIPROv2",
+    ),
+)  # fmt: skip
+"""All runs of a prompt optimizer that were recorded with the large LM on the handbook, the best first."""
+
+
+class TuningTable(Table):
+    """A table of prompt optimizers: each program before and after, on test."""
+
+    def lines(self) -> list[str]:
+        """Replay the runs; return the lines of the table."""
+        metric, title, _ = self.columns[0]
+        rows = []
+        for one in TUNINGS:
+            made = one.compile()
+            test = {row.name: row for row in made.test}
+            before = test.get(f"{one.technique} untuned")
+            after = test[f"{one.technique} compiled"]
+            tested = next(
+                (row.test for row in made.comparisons if row.other.endswith("untuned") and row.metric == metric),
+                None,
+            )
+            won = (
+                "the untuned prompt was best on dev"
+                if tested is None
+                else f"{tested.wins} : {tested.losses}, {p_value(tested.p_two_sided, ALPHA)}"
+            )
+            scores = [_score((before or after).mean(metric), self.digits), _score(after.mean(metric), self.digits)]
+            rows.append([f"{NAMES[one.technique]}, `@hybrid`", one.title, *scores, won])
+        head = ["technique", "optimizer", f"{title}, untuned", f"{title}, tuned", "won : lost"]
+        return [_line(head), _line(["---"] * len(head)), *map(_line, rows)]
+
+
 def _won(comparisons: Sequence[Any], name: str, metric: str) -> str:
     """Return how many questions an arm won and lost, with the p-value; ``-`` for the baseline."""
     test = next((one.test for one in comparisons if (one.arm, one.metric) == (name, metric)), None)
@@ -283,6 +408,9 @@ _BY_JUDGE = {"judge_lm": LARGE_LM}
 _EXAM, _INDEX = "results/exam-questions.md", "results/question-index.md"
 
 _READ = ("plain", "closed_book", "hcqr@hybrid", "corpus_steered@hybrid", "rrs@hybrid")
+_ALL_READ = (
+    *_READ, OPTIONS, "plain@hybrid", "hyde:n_documents=2", "hcqr@hybrid:form=published", "rrr@hybrid", "chr",
+)  # fmt: skip
 
 TABLES = {
     "handbook-passages": Table(
@@ -292,10 +420,15 @@ TABLES = {
     ),
     "handbook-answers": Table(
         "results/handbook.md", "handbook", "handbook",
-        (*_READ, OPTIONS, "plain@hybrid", "hyde:n_documents=2", "hcqr@hybrid:form=published", "rrr@hybrid", "chr"),
+        _ALL_READ,
         (("accuracy", "accuracy at 3", 3), ("full_recall@3", "all at 3", 3), ("full_recall@5", "all at 5", 5)),
         digits=3, won_at=False, names={"hcqr@hybrid": "HCQR, `hcqr@hybrid`"},
         compare={**_HANDBOOK, "reader": "multiple_choice", "references": True},
+    ),
+    "handbook-decisions": DecisionTable(
+        "results/handbook.md", "handbook", "handbook", [arm for arm in _ALL_READ if arm != "closed_book"],
+        (("accuracy", "accuracy", 3),),
+        compare={**_HANDBOOK, "reader": "multiple_choice"},
     ),
     "handbook-known": KnownTable(
         "results/known.md", "handbook", "handbook", _READ,
@@ -316,7 +449,8 @@ TABLES = {
     ),
     "documentation-passages": Table(
         "results/documentation.md", "docs", "docs/questions.jsonl", DOCUMENTATION_ARMS,
-        (("full_recall@3", "all at 3", 3), ("decision_useful", "useful at 1", 1), ("decision_useful", "useful at 3", 3)),
+        (("full_recall@3", "all at 3", 3), ("decision_useful", "useful at 1", 1),
+         ("decision_useful", "useful at 3", 3)),
         decisive="full_recall@3", compare=_DOCUMENTATION,
     ),
     "documentation-answers": Table(
@@ -329,6 +463,9 @@ TABLES = {
         "results/documentation.md", "docs", "docs/questions.jsonl", FORMS,
         (("full_recall@3", "all at 3", 3), ("decision_useful", "useful at 1", 1)), decisive="full_recall@3",
         compare=_DOCUMENTATION,
+    ),
+    "handbook-prompts": TuningTable(
+        "results/tuning.md", "handbook", "handbook", (), (("recall@3", "recall at 3", 3),)
     ),
     "textbooks": Table(_EXAM, "nursing", "nursing/test.jsonl", TEXTBOOK_ARMS, _JUDGED, compare=_BY_JUDGE),
     "textbooks-15": Table(
@@ -345,11 +482,15 @@ TABLES = {
         "explanation/rewrite-retrieve-select.md", "nursing", "nursing/test.jsonl", tuple(ABLATION), _USEFUL,
         names=ABLATION, options=False, compare=_BY_JUDGE,
     ),
+    "selection": SelectionTable(
+        "explanation/rewrite-retrieve-select.md", "handbook", "handbook",
+        ("rrs@hybrid", "rrs@hybrid:select_pool=10", "rrs@hybrid:select_words=40"), (("decision_useful", "", 1),),
+    ),
     "two-hop": Table("results/two-hop.md", "hotpotqa", "hotpotqa/test.jsonl", TWO_HOP_ARMS, _BOTH, options=False),
     "scifact": Table(
         "results/scifact.md", "scifact", "scifact/questions.jsonl",
         ("plain", "plain@bm25", "plain@hybrid", "query2doc", "query2doc@bm25", "query2doc@hybrid",
-         "hyde:n_documents=1", "rag_fusion", "rag_fusion@hybrid"),
+         "hyde:n_documents=1", "rag_fusion", "rag_fusion@hybrid", "rerank@hybrid:select=true,select_words=40"),
         (("ndcg@10", "nDCG@10", 10), ("recall@10", "recall@10", 10)), digits=3, options=False, won_at=False,
         compare={"lm": f"recording:{RECORDINGS / 'scifact.jsonl.gz'}"},
     ),
