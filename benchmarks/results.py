@@ -89,9 +89,6 @@ NAMES = {
     "plain@bm25": "baseline with BM25, `plain@bm25`",
     "plain@expanded": "BM25 over passages with their questions, `plain@expanded`",
     "rerank:pool=10": "rerank by grades, pool of 10",
-    "rerank@hybrid:select=true,select_words=40": (
-        "hybrid search, then selected, `rerank@hybrid:select=true,select_words=40`"
-    ),
     "rerank:select=true": "the question alone, then selected, `rerank:select=true`",
     "filter:pool=10": "filter, pool of 10",
     "step_back": "Step-Back",
@@ -490,7 +487,7 @@ TABLES = {
     "scifact": Table(
         "results/scifact.md", "scifact", "scifact/questions.jsonl",
         ("plain", "plain@bm25", "plain@hybrid", "query2doc", "query2doc@bm25", "query2doc@hybrid",
-         "hyde:n_documents=1", "rag_fusion", "rag_fusion@hybrid", "rerank@hybrid:select=true,select_words=40"),
+         "hyde:n_documents=1", "rag_fusion", "rag_fusion@hybrid"),
         (("ndcg@10", "nDCG@10", 10), ("recall@10", "recall@10", 10)), digits=3, options=False, won_at=False,
         compare={"lm": f"recording:{RECORDINGS / 'scifact.jsonl.gz'}"},
     ),
