@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import dspy
 import pytest
 from dspy.utils.exceptions import AdapterParseError
 
@@ -46,6 +47,21 @@ def test_each_batch_is_a_draw_of_its_own_where_the_lm_has_seeds_and_temperatures
         QuestionWriter(10)(passage=TEA)
     own = (lm.kwargs["temperature"], None)
     assert [asked.sampling for asked in lm.engine.asked] == ([own, own] if missing else [(0.4, 0), (0.4, 1)])
+
+
+def test_dspy_optimizes_the_writer_and_its_demonstrations_are_shown(scripted, asking):
+    lm = scripted(*lists(about(*THINGS[:2]), about(*THINGS[2:4])))
+    train = [dspy.Example(passage=TEA).with_inputs("passage")]
+    optimizer = dspy.BootstrapFewShot(
+        metric=lambda example, made, trace=None: bool(made.questions), max_bootstrapped_demos=1, max_labeled_demos=0
+    )
+    with asking(lm):
+        writer = optimizer.compile(QuestionWriter(2, 2), trainset=train)
+        writer(passage=TEA)
+    taught = writer.write_questions.demos[-1]
+    assert taught.questions == about("iron", "zinc")
+    assert "What does tea do to zinc?" in str(lm.engine.asked[-1].messages)
+    assert writer.write_questions.demos != QuestionWriter(2, 2).write_questions.demos
 
 
 def test_repetitions_and_copies_of_the_example_are_dropped_and_end_the_list(scripted, asking):
