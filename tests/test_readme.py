@@ -27,7 +27,8 @@ def markdown_table():
         facts = f"{row['title']} | {row['source']} | {row['LM stages']} | {row['searches']}"
         lines.append(f"| `{row['technique']}` | {facts} | {knobs or '-'} |")
     shared = ", ".join(f"`{name}` ({default})" for name, default in of_all)
-    return "\n".join([*lines, "", f"Every technique with LM stages has these as well: {shared}."]) + "\n"
+    below = f"Every technique with LM stages also has these knobs (default, unless its row differs): {shared}."
+    return "\n".join([*lines, "", below]) + "\n"
 
 
 def test_it_names_the_two_commands():
