@@ -1,6 +1,6 @@
 """Split a document into chunks: by section first, then between blocks, and inside a block only if necessary.
 
-A section that fits becomes one chunk, including its subsections. A larger section is split into its own text and its
+A section that fits, including its subsections, becomes one chunk. A larger section is split into its own text and its
 subsections. Edits in one section therefore leave the chunks in other sections unchanged. A block is a paragraph, a list
 item, a table, a fenced code block, or a reStructuredText directive with its indented content.
 """

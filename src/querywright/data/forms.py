@@ -1,4 +1,4 @@
-"""Convert rows from well-known datasets and tools whose column names alone do not show their meaning.
+"""Convert rows from well-known datasets and tools whose column names alone do not show what the columns mean.
 
 A form recognizes rows by their columns, so a dataset is read the same way from the Hub and from a file. It yields rows
 with the column names in :mod:`querywright.data.reading`, which checks them. Most datasets do not need a form.

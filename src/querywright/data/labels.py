@@ -1,10 +1,10 @@
 """Read and write passage labels in files that people can correct.
 
 Each row is a label: ``question_id``, ``passage_id``, ``label``, and ``by`` (``person``, or a judge and its LM).
-``judged`` keeps the judge's label; if ``label`` is different, a person has changed it, and it counts as a person's
-label. ``question``, ``options``, ``answer``, ``title``, ``text``, and ``reason`` are for people to read. A row without
-a label is unjudged, and a label with an empty ``by`` counts as a person's. A label may be a grade: 0 NOT_USEFUL, 1
-USEFUL, 2 ENTAILED.
+``judged`` keeps the judge's label; if ``label`` is different, a person has changed the label, so it counts as the
+person's. ``question``, ``options``, ``answer``, ``title``, ``text``, and ``reason`` are for people to read. A row
+without a label is unjudged, and a label with an empty ``by`` counts as a person's. A label may be a grade: 0
+NOT_USEFUL, 1 USEFUL, 2 ENTAILED.
 
 The file format is JSON lines or CSV. Columns that people add are kept.
 """
