@@ -144,7 +144,7 @@ class Embedder(Shared):
         return self.encode(texts)
 
     def keep(self, texts: Sequence[str], vectors: Vectors, *, side: Side = "document") -> None:
-        """Add vectors that ``encode`` computed elsewhere to the store, without replacing any.
+        """Add vectors that ``encode`` computed elsewhere to the store, but do not replace any stored vector.
 
         Args:
             texts: The texts.
@@ -332,7 +332,7 @@ def _by_id(identifier: str) -> Embedder:
 
 
 def with_store(embedder: TextEmbedder, home: Path | None = None) -> Embedder:
-    """Return the embedder if it has a store; otherwise, wrap it in one that uses the workspace's store."""
+    """Return the embedder if it has a store; otherwise, wrap it in an embedder that uses the workspace's store."""
     if isinstance(embedder, Embedder) and embedder.store is not None:
         return embedder
     sides: dict[Side, str] = {"query": "", "document": ""} if hasattr(embedder, "encode_query") else {}

@@ -198,7 +198,7 @@ def engine_of(lm: Any) -> LMEngine:
     """Return the engine of an LM from ``resolve_lm`` or ``as_lm``.
 
     Raises:
-        ModelError: The LM was not made by either of them.
+        ModelError: The LM was not made by either function.
     """
     engine = getattr(lm, "engine", None)
     if not isinstance(engine, LMEngine):

@@ -142,7 +142,10 @@ def _read(path: Path) -> Any:
 
 
 def _model(config: dict[str, Any], weights: Path) -> bytes:
-    """Return a BERT graph over a weights file: from token ids, types, and a mask [batch, tokens] to the last states."""
+    """Return a BERT graph that reads its weights from a file.
+
+    It computes the last hidden states from token ids, token types, and a mask, each of shape [batch, tokens].
+    """
     with weights.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         tensors = json.loads(file.read(length))

@@ -52,7 +52,7 @@ def open_collection(address: str) -> Any:
 
 
 def collections_at(place: str) -> dict[str, int]:
-    """Return the number of records of each collection in a Chroma folder or server, by name.
+    """Return the number of records in each collection of a Chroma folder or server, by collection name.
 
     Args:
         place: ``FOLDER`` or ``http://HOST:PORT``.

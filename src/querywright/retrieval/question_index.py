@@ -287,7 +287,7 @@ class Match(NamedTuple):
 
 
 class Answers:
-    """The passages that each question leads to, and each passage's time; without a time, it counts as the oldest."""
+    """The passages that each question leads to, and each passage's time. A passage without a time is the oldest."""
 
     def __init__(self, passages: Mapping[str, Sequence[str]], times: Mapping[str, float]) -> None:
         self.passages = passages
@@ -341,8 +341,8 @@ def drawn(questions: Iterable[str], passages: int, coverage: float) -> set[str]:
 def walk(ranked: Iterable[Scored], answers: Answers) -> list[Match]:
     """Return the distinct passages that questions lead to, best first; unused questions are skipped.
 
-    Each passage gets the similarity of its most similar question. If two questions are equally similar, the smaller id
-    counts.
+    Each passage gets the similarity of its most similar question. If two questions are equally similar, the one with
+    the smaller id counts.
     """
     best: dict[str, tuple[float, str]] = {}
     for question, similarity in ranked:

@@ -134,7 +134,7 @@ class ReplayRetriever(Shared):
             passages = self.inner.get([row[0] for row in rows])
             found = enumerate(zip(passages, rows, strict=True), 1)
             return [Hit(one, float(score), rank, question) for rank, (one, (_, score, question)) in found]
-        except (QuerywrightError, LookupError, TypeError, ValueError, AttributeError):  # ``get`` may be any object's
+        except (QuerywrightError, LookupError, TypeError, ValueError, AttributeError):  # any object may have a ``get``
             return None
 
     def __getattr__(self, name: str) -> Any:
