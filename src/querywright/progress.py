@@ -57,7 +57,7 @@ class LiveArm(TypedDict):
 
 
 def part(progress: Progress | None, before: int, total: int) -> Progress | None:
-    """Return the progress for part of a larger task, of which ``before`` is done; None if no progress is reported."""
+    """Return a progress function for part of a task of which ``before`` is done; None if ``progress`` is None."""
     return None if progress is None else lambda what, done, _: progress(what, before + done, total)
 
 
