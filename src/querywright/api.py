@@ -113,7 +113,7 @@ def compare(
         lm: The LM or its name, or an open ``Workspace`` with its LM and call limit. Default ``embedded``.
         retriever: The retriever for named techniques: a collection's name, a ``chromadb`` collection, or a retriever.
         where: A Chroma filter on the collection's metadata. Default: every passage.
-        baseline: The arm that the others are compared with. Default ``plain``, or the first arm.
+        baseline: The arm with which the other arms are compared. Default ``plain``, or the first arm.
         metrics: Names such as ``recall@5``, ``judged_useful``, or ``module:function``, or functions ``(example,
             prediction, trace=None)``; or a mapping from names to these. Default: accuracy if a reader runs, and
             decision_useful and recall if evidence is labeled.
@@ -124,7 +124,7 @@ def compare(
             judges usefulness.
         guidelines: A file with the points that the ``coverage`` judge looks for in answers. If the file has no points
             for a question, the judge's LM writes them first.
-        labels: Passage labels, which become evidence: a file, or its rows as returned by ``label``.
+        labels: Passage labels, which become evidence: a file, or a table such as ``label(...).to_pandas()``.
         reading: Arguments for ``read_questions``: ``columns``, ``limit``, and ``split``.
         reader: The reader for arms that do not have their own: ``auto``, ``multiple_choice``, ``short_answer``,
             ``reasoning``, ``grounded``, ``long_answer``, or None. Default ``auto``.
@@ -206,7 +206,7 @@ def label(
     progress: Progress | bool | None = None,
     tell: Tell | None = None,
 ) -> PoolLabels:
-    """Label the passages that arms find, and return the labels, which people can correct and ``labels=`` accepts.
+    """Label the passages that arms find, and return a table that people can correct and that ``labels=`` accepts.
 
     Args:
         arms: The arms, in any form that ``compare`` accepts. Their top passages are pooled.
@@ -272,12 +272,12 @@ def label(
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Compilation(CompileResult):
-    """The result of ``compile``. It answers questions with the recommended program, and it can be saved.
+    """The result of ``compile``. It answers questions with the recommended program, and can be saved.
 
     Args:
         splits: The questions, split into train, dev, and test.
         workspace: The workspace and its LM.
-        writer_lm: The LM that the technique calls; None if it is the LM of the workspace.
+        writer_lm: The LM that the technique calls before the reader; None if it is the workspace's LM.
         given: The inputs to the compilation, as plain data.
     """
 
@@ -389,8 +389,8 @@ def compile(
         reading: Arguments for ``read_questions``: ``columns``, ``limit``, and ``split``.
         slices: Question columns, or ``known``, by which to break down the test results, as in ``compare``.
         home: The workspace folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
-        out: The folder to which you will ``save`` the program. If it contains a different program, an error is raised
-            before any LM call. Default: none.
+        out: The folder to which you will ``save`` the program. If the folder contains a different program, an error is
+            raised before any LM call. Default: none.
         progress: True to show a bar (also in notebooks), or a function that is called with the step, the amount done,
             and the total.
         tell: A function that is called with each warning and note. Default: ``warnings.warn``.

@@ -88,7 +88,8 @@ class Arm:
         knobs: The knobs of a named technique.
         writer: The LM that a named technique or an artifact calls before the reader, if it differs from the reader's
             LM.
-        reader: The name of the program's reader; None if it uses the reader shared by all arms, or has no reader.
+        reader: The name of the program's reader; None if the program has no reader, or uses the reader that all arms
+            share.
         artifact: The content of the artifact.
         program: The program in memory: a technique, or a technique with its reader.
     """
@@ -151,7 +152,7 @@ class Arm:
         if isinstance(found, Technique | RAG):
             return replace(cls.of(found, defaults), text=text)
         technique = technique_from(found, name_at(code))
-        register_technique(technique)  # an artifact of it may be a later arm
+        register_technique(technique)  # a later arm may be an artifact of this technique
         return cls(technique=technique, text=text, program=technique(**_budget(defaults)))
 
     @classmethod

@@ -97,7 +97,7 @@ class StudyObjects:
 
 
 class StudyData(NamedTuple):
-    """A checked study with its questions, before any LM call.
+    """A study and its questions, checked before any LM call.
 
     Args:
         spec: The study.
@@ -611,7 +611,7 @@ def _techniques(given: Techniques, retriever: Any) -> tuple[dict[str, dict[str, 
 
 
 def _own_knobs(technique: Technique) -> dict[str, Any]:
-    """Return the knobs set in an instance, if passing them to its class creates the same instance."""
+    """Return the knobs set in an instance. Raise an error if it has settings that these knobs do not reproduce."""
     own = {knob.name: technique.knobs[knob.name] for knob in technique.KNOBS}
     own = {knob.name: own[knob.name] for knob in technique.KNOBS if own[knob.name] != knob.default}
     if technique.writer_lm is not None or technique.reranker is not None:

@@ -102,7 +102,7 @@ class _Document(NamedTuple):
 
 
 def _section(document: _Document, start: int, end: int, path: tuple[str, ...], level: int) -> Iterator[Chunk]:
-    """Yield the chunks in the section between two positions; ``level`` is the level of its heading."""
+    """Yield the chunks in the section between two positions; ``level`` is the section heading's level."""
     inside = [one for one in document.headings if start <= one.start < end and one.level > level]
     children: list[Heading] = []
     for heading in inside:

@@ -2,7 +2,7 @@
 
 Requires the ``documents`` extra. A passage's title is the path of headings above it. Its metadata contains ``file``
 and, for a PDF, ``page`` (the page on which the passage starts, counted from 1). The file name starts with the name of
-the folder that was read, so that it does not depend on the working directory.
+the folder that was read, and does not depend on the working directory.
 
 A passage's id is ``FILE#HEADING-DIGEST``: the file, the last heading, and the start of the text's SHA-256. Edits
 elsewhere in the file do not change the id. If the same text is repeated under the same heading, the copies are

@@ -43,8 +43,8 @@ class PassageLabel:
     """An assessor's label for a passage and a question. The fields are the columns of a label file, in this order.
 
     Args:
-        question: The question's text. Like ``options``, ``answer``, ``title``, and ``text``, it is only for people to
-            read.
+        question: The question's text. Like ``options``, ``answer``, ``title``, and ``text``, this field is only for
+            people to read.
         label: The label; None if the passage is unjudged.
         by: ``person``, or the name of a judge and its LM; empty if the passage is unjudged.
         reason: The judge's reason; empty if there is none.

@@ -163,7 +163,7 @@ def read_passages(
     Identical rows are read as one passage. Two different passages with the same id are an error.
 
     Args:
-        source: See :func:`read_questions`. It may also be documents; see
+        source: As in :func:`read_questions`. Documents also work; see
             :func:`querywright.data.documents.read_documents`, which also takes passage sizes.
         columns: Mapping from our column names (id, text, title, metadata) to the names in the data. Default: the names
             in the module docstring.

@@ -130,7 +130,8 @@ class Record:
         return Cell(next(iter(self.table.names[field]), field), None)
 
     def parsed(self, field: str) -> Cell:
-        """Return a field's cell, with a list or object in its text parsed. If that fails, add an error and use None.
+        """Return a field's cell, with a list or object in its text parsed. If parsing fails, add an error and return
+        the value None.
 
         An answer such as "None" or "(3, 4)" stays a string.
         """
@@ -227,7 +228,7 @@ def _letter(label: object) -> str:
 
 
 def _pair_of(value: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return an object's keys for the letter and the text; None if it does not have them."""
+    """Return an object's keys for the letter and the text; None if the object does not have such keys."""
     letters, texts = ([name for name in names if name in value] for names in _OPTION_PARTS)
     return (letters[0], texts[0]) if len(value) == 2 and letters and texts else None
 

@@ -62,7 +62,7 @@ class Form:
         root: Schema that contains the field.
         max_chars: Maximum number of characters in a string if the schema sets no limit.
         max_items: Maximum number of items in a list if the schema sets no limit.
-        after: A character that may follow a string or a list of strings, in the same token as its closing quote or
+        after: A character that may follow a string or a list of strings, in the same token as the closing quote or
             bracket. It is not part of the value. Default: none.
     """
 
@@ -132,7 +132,7 @@ def _text_rule(limit: int) -> str:
 
 
 def _limited(schema: Any, max_chars: int, max_items: int) -> Any:
-    """Return the schema with limits added wherever it has none."""
+    """Return the schema, with default limits added where it has no limits."""
     if isinstance(schema, list):
         return [_limited(part, max_chars, max_items) for part in schema]
     if not isinstance(schema, Mapping) or isinstance(schema.get("enum"), list):  # not a field named enum

@@ -22,7 +22,7 @@ _TOKENS = 512
 _CALL = 8
 """Overhead of a call: about the time that this many tokens take.
 
-If adding a longer text would pad the texts already in the call by more than this many tokens, it starts a new call.
+If adding a longer text would pad the texts already in the call by more than this many tokens, a new call starts.
 """
 _FLOAT, _INT32, _INT64 = 1, 6, 7  # ONNX element types
 _MS = "com.microsoft"  # the domain for ONNX Runtime's operators

@@ -52,9 +52,9 @@ class BM25Retriever(CollectionPassages):
     """Search a collection by the words that queries and passages share, without an embedder or any other model.
 
     A passage's title and text have the same weight. The index is built when the collection is first opened, and cached
-    in the store. It is rebuilt if the passages or the settings change. It takes about 500 bytes of memory per 75-word
-    passage, in addition to the passages themselves, and six times as much while it is being built. An open retriever
-    does not change. Thread-safe. A copy is the same object.
+    in the store. It is rebuilt if the passages or the settings change. The index takes about 500 bytes of memory per
+    75-word passage, in addition to the passages themselves, and six times as much while it is being built. An open
+    retriever does not change. Thread-safe. A copy is the same object.
 
     Args:
         name: Name of the collection.

@@ -152,7 +152,7 @@ def is_collection(given: Any) -> bool:
     """Return whether an object is a collection of ``chromadb``.
 
     Raises:
-        InputError: It is a collection from an async client.
+        InputError: The object is a collection from an async client.
     """
     named = ("query", "get", "count", "modify")
     found = not inspect.isclass(given) and all(callable(getattr(given, name, None)) for name in named)
@@ -162,7 +162,7 @@ def is_collection(given: Any) -> bool:
 
 
 def as_retriever(obj: Any) -> Retriever:
-    """Return an object unchanged if it is a ``Retriever``; otherwise, wrap it in one.
+    """Return an object unchanged if it is a ``Retriever``; otherwise, wrap it in a ``Retriever``.
 
     Args:
         obj: A querywright retriever, a ``chromadb`` collection, a function, or a retriever from DSPy, LangChain, or

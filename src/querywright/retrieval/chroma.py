@@ -137,8 +137,8 @@ class _Dense:
 class ChromaRetriever(_Dense, CollectionPassages):
     """Search a collection by cosine similarity.
 
-    When opened, it checks that the collection is complete and was built with this embedder. Vectors and passages are
-    kept in memory. An open retriever does not change, even if the collection is rebuilt. Thread-safe. A copy is the
+    Opening the retriever checks that the collection is complete and was built with this embedder. Vectors and passages
+    are kept in memory. An open retriever does not change, even if the collection is rebuilt. Thread-safe. A copy is the
     same object.
 
     ``name`` may also be a ``chromadb`` collection object or the address of a Chroma collection; the result is then a

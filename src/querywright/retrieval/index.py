@@ -1,7 +1,8 @@
 """Build a collection from passages, check it, and publish it.
 
-A build writes a new generation next to the published one, which it then replaces in one step. Vectors are cached as
-they are computed, so a killed build can resume, and rebuilding with the same passages does nothing.
+A build writes a new generation next to the published generation, and then replaces the published generation in one
+step. Vectors are cached as they are computed, so a killed build can resume, and rebuilding with the same passages does
+nothing.
 """
 
 from __future__ import annotations

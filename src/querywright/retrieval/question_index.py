@@ -124,9 +124,10 @@ class QuestionIndex(CollectionPassages):
             k: Maximum number of passages per query, 1 or more.
 
         Returns:
-            One list per query, best first; each hit has its question. The score is the cosine similarity, in [-1, 1],
-            between the query and the passage's nearest question. Ties go to the passage with the later ``date`` in its
-            metadata, then to the passage that answers more questions, then to the smaller id.
+            One list per query, best first; each hit contains the question that led to the passage. The score is the
+            cosine similarity, in [-1, 1], between the query and the passage's nearest question. Ties go to the passage
+            with the later ``date`` in its metadata, then to the passage that answers more questions, then to the
+            smaller id.
 
         Raises:
             InputError: ``queries`` is a single string, or ``k`` is below 1.
