@@ -1,6 +1,6 @@
 """Retrieval programs in DSPy, compiled for decision-useful retrieval over Chroma.
 
-The names below are imported on first use, so that ``import querywright`` costs nothing.
+The names below are imported on first use, so that ``import querywright`` is fast.
 """
 
 from __future__ import annotations

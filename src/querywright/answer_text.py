@@ -2,9 +2,9 @@ r"""The rules for comparing two answers, shared by metrics, judges' labels, opti
 
 Answers are compared as a careful reader would compare them. Numbers are compared as numbers: ``1.50`` is ``1.5`` and
 ``1,000`` is ``1000``, but ``-40`` is not ``40``, ``<5`` is not ``>5``, ``[0, 1)`` is not ``[0, 1]``, and ``5`` does not
-occur in ``2.5``. A sign that carries meaning counts (``C#``, ``C++``, ``A-``, ``10%``, ``$5``). Case, the Unicode form,
-quotes, brackets, final punctuation, articles, and marks around an answer (Markdown, LaTeX, HTML tags, "Answer:") do not
-count.
+occur in ``2.5``. Signs that carry meaning are compared (``C#``, ``C++``, ``A-``, ``10%``, ``$5``). Case, the Unicode
+form, quotes, brackets, final punctuation, articles, and marks around an answer (Markdown, LaTeX, HTML tags, "Answer:")
+are ignored.
 
 Marks inside a word (``U.S.``, ``Curie's``, ``follow-up``) can be dropped or read as a space; two strings are equal if
 they agree in either reading.
@@ -35,7 +35,7 @@ ANSWER_WORDS = unicodedata.normalize(
     r"|válasz|răspuns|απάντηση|jawaban|đáp án|câu trả lời|تשובה|תשובה|الإجابة|إجابة|الجواب|جواب|الخيار|پاسخ"
     r"|उत्तर|जवाब|विकल्प|উত্তর|คำตอบ|答案|选项|選項|选择|選擇|选|選(?!択)|回答|答え|正解|選択肢|정답|답변|답|선택지",
 )
-"""The words for "answer" and "option" in many languages, as alternatives of a regular expression."""
+"""The words for "answer" and "option" in many languages, as alternatives in a regular expression."""
 
 _SIGNS = str.maketrans(
     {
@@ -152,7 +152,7 @@ class Token(NamedTuple):
     """A token in a string.
 
     Args:
-        text: The form that is compared.
+        text: The token's normalized text, which is used in comparisons.
         start: Offset of the token's first character in the plain text.
         end: Offset just past the token's last character.
     """
@@ -164,7 +164,7 @@ class Token(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def plain(text: str) -> str:
-    """Return a string in one Unicode form, without Markdown, LaTeX, or HTML tags. Letters keep their case.
+    """Normalize a string to one Unicode form, without Markdown, LaTeX, or HTML tags. Letters keep their case.
 
     Args:
         text: Any text.
@@ -173,7 +173,7 @@ def plain(text: str) -> str:
 
 
 def unicode_form(text: str) -> str:
-    """Return a string in one Unicode form. Letters keep their case.
+    """Normalize a string to one Unicode form. Letters keep their case.
 
     The form is NFKC: composed, without full-width characters. Digits in all scripts become ASCII, and so do quotation
     marks, dashes, the minus sign, and other scripts' periods and commas. Invisible characters are removed.
@@ -220,7 +220,7 @@ def tokens(text: str, *, inside: bool = False, articles: bool = False, case: boo
 
 
 def words(text: str) -> list[str]:
-    """Return an answer's tokens as strings. Answers with equal lists are equal.
+    """Return an answer's tokens as strings. Two answers are equal if their lists are equal.
 
     Args:
         text: An answer, or any other short string.
@@ -229,7 +229,9 @@ def words(text: str) -> list[str]:
 
 
 def closest_tokens(one: str, other: str) -> tuple[list[str], list[str]]:
-    """Return two answers' tokens in the reading in which they share the most. Answers with equal lists are equal.
+    """Return two answers' tokens in the reading in which the answers have the most tokens in common.
+
+    The module docstring describes the readings. Two answers are equal if their lists are equal.
 
     Args:
         one: An answer.

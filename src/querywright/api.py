@@ -106,45 +106,48 @@ def compare(
         arms: Names of techniques (``NAME``, ``NAME@ENGINE``, ``NAME:KNOB=VALUE,...``), artifact folders, programs from
             ``load``, techniques such as ``HCQR(retriever)``, programs from ``make_program``, and custom programs: any
             ``dspy.Module`` or function that takes ``question`` and returns passages, an answer, or a prediction with
-            both. ``module:NAME`` and ``file.py:NAME`` refer to techniques and programs in your code. Or a mapping of
-            names to any of these. If empty: closed book, plain, and (if the questions have options) hcqr.
+            both. ``module:NAME`` and ``file.py:NAME`` refer to techniques and programs in your code. You can also pass
+            a mapping from names to any of these. If empty: closed book, plain, and (if the questions have options)
+            hcqr.
         questions: The questions, in any form that ``read_questions`` accepts.
         lm: The LM or its name, or an open ``Workspace`` with its LM and call limit. Default ``embedded``.
         retriever: The retriever for named techniques: a collection's name, a ``chromadb`` collection, or a retriever.
         where: A Chroma filter on the collection's metadata. Default: every passage.
-        baseline: The arm that the others are compared with. Default ``plain``, or the first arm.
-        metrics: Names, such as ``recall@5``, ``judged_useful``, or ``module:function``, and functions ``(example,
-            prediction, trace=None)``; or a mapping of names to these. Default: accuracy if a reader runs, and
+        baseline: The arm with which the other arms are compared. Default ``plain``, or the first arm.
+        metrics: Names such as ``recall@5``, ``judged_useful``, or ``module:function``, or functions ``(example,
+            prediction, trace=None)``; or a mapping from names to these. Default: accuracy if a reader runs, and
             decision_useful and recall if evidence is labeled.
         judge: Additional judges that score the programs, given by name or by the path of a saved judge, which replaces
             the built-in judge of the same name. If no evidence is labeled, a usefulness judge's labels serve as
             evidence for diagnosis and decisions, and the results say so.
-        judge_lm: The judges' LM, or its name. Default: ``lm``. If an LM is given but no judge, it judges usefulness.
-        guidelines: A file with the points that the ``coverage`` judge looks for in answers. Missing points are written
-            first.
-        labels: Passage labels, which become evidence: a file, or its rows as returned by ``label``.
-        reading: ``columns``, ``limit``, and ``split``: passed to ``read_questions``.
-        reader: ``auto``, ``multiple_choice``, ``short_answer``, ``reasoning``, ``grounded``, ``long_answer`` or None,
-            for techniques without a reader.
+        judge_lm: The judges' LM, or its name. Default: ``lm``. If you pass it without a judge or a judged metric, it
+            judges usefulness.
+        guidelines: A file with the points that the ``coverage`` judge looks for in answers. If the file has no points
+            for a question, the judge's LM writes them first.
+        labels: Passage labels, which become evidence: a file, or a table such as ``label(...).to_pandas()``.
+        reading: Arguments for ``read_questions``: ``columns``, ``limit``, and ``split``.
+        reader: The reader for arms that do not have their own: ``auto``, ``multiple_choice``, ``short_answer``,
+            ``reasoning``, ``grounded``, ``long_answer``, or None. Default ``auto``.
         max_passages: Maximum number of passages that named techniques show to the reader, 1 to 50. Default 5. If an arm
             has a different number (``hcqr:max_passages=15``), the results say so.
-        knobs: Values for every named technique that has the knob.
-        engine: The engine for arms that do not name one. Default ``dense``.
+        knobs: Values by knob name, for every named technique that has the knob.
+        engine: The search engine for arms that do not name an engine. Default ``dense``.
         embedder: The embedder for a named collection. Default ``embedded``.
         reranker: A cross-encoder, or its name or path, for techniques that rerank.
         writer_lm: The LM that named techniques and artifacts call before the reader: any LM, its name, or a rewriter's
             folder. Default: ``lm``, or an artifact's own LM.
-        references: Whether to evaluate closed book and oracle evidence too. Default True.
-        threads: Number of questions, and of calls to an LM given by name, to run in parallel; 1 or more.
-            Default: 4, or up to the limit of a remote LM's server.
+        references: Whether to also evaluate the reader without passages (closed book) and with the labeled passages
+            (oracle evidence). Default True.
+        threads: Number of questions to run in parallel, and the limit on parallel calls to an LM given by name; 1 or
+            more. Default: 4; for a remote LM, as many as its server can handle.
         max_failures: Share of an arm's questions that may fail, 0 to 1. Default 0.05.
-        slices: Question columns to break the results down by, such as ``topic``, and ``known``: whether the reader
-            answers a question correctly without passages. Default none.
+        slices: Question columns by which to break down the results, such as ``topic``, or ``known`` (whether the reader
+            answers the question correctly without passages). Default none.
         home: The workspace folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
-        out: The folder to which you will ``save`` the comparison. Arms that are already saved there come first. It is
-            an error if the folder's settings or questions are different. Default: none.
-        progress: True for a bar (in a notebook too), or a function that is called with the step, the amount done, and
-            the total.
+        out: The folder to which you will ``save`` the comparison. Arms that are already saved there come first in the
+            results. It is an error if the folder's settings or questions are different. Default: none.
+        progress: True to show a bar (also in notebooks), or a function that is called with the step, the amount done,
+            and the total.
         tell: A function that is called with each warning about questions and names. Default: ``warnings.warn``.
 
     Returns:
@@ -203,7 +206,7 @@ def label(
     progress: Progress | bool | None = None,
     tell: Tell | None = None,
 ) -> PoolLabels:
-    """Label the passages that arms find, and return a table for people to correct and for ``labels=`` to read.
+    """Label the passages that arms find, and return a table that people can correct and that ``labels=`` accepts.
 
     Args:
         arms: The arms, in any form that ``compare`` accepts. Their top passages are pooled.
@@ -215,18 +218,18 @@ def label(
         lm: The arms' LM, as in ``compare``. Default ``embedded``.
         depth: Number of passages to take from each arm for each question, 1 to 50. Default 5.
         labels: Earlier labels. They are kept; only passages without a label are added and judged.
-        reading: As in ``compare``.
-        knobs: Values for every named technique that has the knob.
-        engine: The engine for arms that do not name one. Default ``dense``.
+        reading: Arguments for ``read_questions``, as in ``compare``.
+        knobs: Values by knob name, for every named technique that has the knob.
+        engine: The search engine for arms that do not name an engine. Default ``dense``.
         embedder: The embedder for a named collection. Default ``embedded``.
         reranker: A cross-encoder, as in ``compare``.
         writer_lm: The LM that techniques call before the reader, as in ``compare``.
-        threads: Number of questions and judgments to run in parallel. Default: 4, or up to the limit of a remote LM's
-            server.
+        threads: Number of questions and judgments to run in parallel. Default: 4; for a remote LM, as many as its
+            server can handle.
         max_failures: Share of an arm's questions that may fail, 0 to 1. Default 0.05.
         home: The workspace folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
-        progress: True for a bar (in a notebook too), or a function that is called with the step, the amount done, and
-            the total.
+        progress: True to show a bar (also in notebooks), or a function that is called with the step, the amount done,
+            and the total.
         tell: A function that is called with each warning about questions and names. Default: ``warnings.warn``.
 
     Returns:
@@ -269,12 +272,12 @@ def label(
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Compilation(CompileResult):
-    """The result of ``compile``. It answers questions with the recommended program, and it can be saved.
+    """The result of ``compile``. It answers questions with the recommended program, and can be saved.
 
     Args:
         splits: The questions, split into train, dev, and test.
         workspace: The workspace and its LM.
-        writer_lm: The LM that the technique calls; None if it is the LM of the workspace.
+        writer_lm: The LM that the technique calls before the reader; None if it is the workspace's LM.
         given: The inputs to the compilation, as plain data.
     """
 
@@ -361,12 +364,12 @@ def compile(
     Args:
         technique: A name in ``TECHNIQUES``, a technique class, or a custom program as in ``compare``.
         questions: The questions, in any form that ``read_questions`` accepts; they are split by a hash of seed and id.
-            Or ``Splits``, or a mapping with ``train``, ``dev`` (or ``validation``), and ``test``, such as a
-            ``DatasetDict``.
+            To use your own split, pass ``Splits``, or a mapping with ``train``, ``dev`` (or ``validation``), and
+            ``test``, such as a ``DatasetDict``.
         retriever: A collection's name, a ``chromadb`` collection, or a retriever.
-        where: As in ``compare``; it is saved in the artifact.
+        where: A filter, as in ``compare``; it is saved in the artifact.
         lm: The LM, its name, or an open ``Workspace``, as in ``compare``. Default ``embedded``.
-        reader: As in ``compare``.
+        reader: The reader, as in ``compare``.
         max_passages: Maximum number of passages that each arm shows to the reader, 1 to 50. Default 5.
         knobs: Values by knob name, which may include ``max_passages``. A single value is fixed; a list of values or a
             range ``(low, high)`` is searched. If ``max_passages`` is searched, the baseline uses the largest value.
@@ -377,18 +380,19 @@ def compile(
         reranker: A cross-encoder, or its name or path, for a technique that reranks.
         writer_lm: The LM that the technique (but not the reader) calls: any LM, its name, or a rewriter's folder.
             Default: ``lm``.
-        judge: Judges, by name, by path, or as objects. Each makes the ``judged_`` objective of its name available.
+        judge: Judges, by name, by path, or as objects. Each adds its metric, such as ``judged_useful``, to the
+            available objectives.
         judge_lm: The judges' LM, or its name. Default: ``lm``.
-        reader_check: Additional questions on which only closed book and oracle evidence are evaluated: a list, or a
+        reader_check: Additional questions on which only closed book and oracle evidence are evaluated: a list, or the
             number of questions to take from those left over after the split.
         labels: Passage labels, as in ``compare``.
-        reading: ``columns``, ``limit``, and ``split``: passed to ``read_questions``.
-        slices: Question columns, and ``known``, to break the test results down by, as in ``compare``.
+        reading: Arguments for ``read_questions``: ``columns``, ``limit``, and ``split``.
+        slices: Question columns, or ``known``, by which to break down the test results, as in ``compare``.
         home: The workspace folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
-        out: The folder to which you will ``save`` the program. If it contains a different program, an error is raised
-            before any LM call. Default: none.
-        progress: True for a bar (in a notebook too), or a function that is called with the step, the amount done, and
-            the total.
+        out: The folder to which you will ``save`` the program. If the folder contains a different program, an error is
+            raised before any LM call. Default: none.
+        progress: True to show a bar (also in notebooks), or a function that is called with the step, the amount done,
+            and the total.
         tell: A function that is called with each warning and note. Default: ``warnings.warn``.
         changes: Fields of ``CompileSettings``, such as ``trials=10`` or ``teleprompter="gepa"``. The default objective
             is the judge's metric if a judge or its LM is given; otherwise ``decision_useful`` if dev has labels, or

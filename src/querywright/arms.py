@@ -1,4 +1,4 @@
-"""The syntax of arms (the programs that a comparison runs), and the checks for each name in it.
+"""The syntax of arms (the programs that a comparison runs), and checks of the names in an arm.
 
 An arm is the name of a technique, ``NAME[@ENGINE][:KNOB=VALUE,...]`` (a knob may be ``writer=LM``, or ``writer=none``
 for the reader's LM), an artifact folder, a loaded program, a technique, a technique with its reader, or a custom
@@ -39,7 +39,7 @@ from querywright.retrieval.rerank import Reranker
 from querywright.technique_names import code_at, name_at, names_code, split_code, technique_named
 
 Arms: TypeAlias = "Iterable[Any] | Mapping[str, Any]"
-"""Arms as the user passes them: a sequence, or a mapping by name."""
+"""Arms as the user passes them: a sequence of arms, or a mapping from names to arms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class ArmDefaults:
         where: A Chroma filter on a collection's metadata. Default: every passage.
         embedder: The embedder for a named collection, or its name. Default ``embedded``.
         engine: The engine for named techniques. Default ``dense``.
-        max_passages: Maximum number of passages shown to the reader. Default None: each technique's own number.
+        max_passages: Maximum number of passages shown to the reader. Default None: each technique's default.
         knobs: Knob values, for the techniques that have these knobs.
         reader: The reader, by name. Default ``auto``.
         writer_lm: The LM that techniques and artifacts call before the reader. Default None: the reader's LM.
@@ -82,13 +82,14 @@ class Arm:
 
     Args:
         technique: The class of the arm's technique.
-        text: The string that named the arm; for an artifact, its folder as a normalized path. None for a program in
+        text: The string that the user passed; for an artifact, its folder as a normalized path. None for a program in
             memory.
         engine: The engine of a named technique.
         knobs: The knobs of a named technique.
         writer: The LM that a named technique or an artifact calls before the reader, if it differs from the reader's
             LM.
-        reader: The name of the program's reader; None if it uses the reader shared by all arms, or has no reader.
+        reader: The name of the program's reader; None if the program has no reader, or uses the reader that all arms
+            share.
         artifact: The content of the artifact.
         program: The program in memory: a technique, or a technique with its reader.
     """
@@ -151,7 +152,7 @@ class Arm:
         if isinstance(found, Technique | RAG):
             return replace(cls.of(found, defaults), text=text)
         technique = technique_from(found, name_at(code))
-        register_technique(technique)  # an artifact of it may be a later arm
+        register_technique(technique)  # a later arm may be an artifact of this technique
         return cls(technique=technique, text=text, program=technique(**_budget(defaults)))
 
     @classmethod
@@ -198,14 +199,14 @@ class Arm:
 
 
 def named_arms(arms: Arms, defaults: ArmDefaults, *, earlier: Mapping[str, str] | None = None) -> dict[str, Arm]:
-    """Return arms by name; a name is a technique's or program's text, an artifact's folder, or a program's class.
+    """Return arms by name: the string that the user passed, an artifact folder's name, or the class of a program.
 
     Programs of the same class are distinguished by the knobs that differ from their defaults, or else by a number.
 
     Args:
         arms: The arms as the user passed them.
         defaults: The defaults of arms.
-        earlier: The texts of the arms that come first, by name. If one of them is named again, it is the same arm.
+        earlier: The texts of saved arms by name. They come first, and an arm with the same text is not added again.
 
     Raises:
         InputError: An arm cannot be used, or two arms have the same name.

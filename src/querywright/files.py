@@ -1,4 +1,4 @@
-"""Write files and folders atomically, and lock between threads and processes.
+"""Write files and folders atomically, and hold locks that all threads and processes respect.
 
 All other packages use this module to write everything that must survive a killed process.
 """
@@ -70,7 +70,7 @@ def write_file(path: Path, data: bytes | str | Iterable[bytes], *, mode: int = 0
 
 
 def _begin(path: Path, mode: int) -> tuple[Path, int]:
-    """Open a temporary file next to a path, locked while its writer lives. Remove files left by killed writers."""
+    """Open a temporary file next to a path, locked until its writer exits. Remove files left by killed writers."""
     for left in path.parent.glob(f".{escape(path.name)}.*.tmp"):
         with suppress(OSError):
             descriptor = os.open(left, os.O_RDONLY)
@@ -128,8 +128,8 @@ def replace_folder(target: Path, fill: Callable[[Path], None], *, check: Callabl
 
     Args:
         target: The folder. A missing parent is created.
-        fill: A function that writes the files into an empty folder. If it raises an error, the target stays. No other
-            writer can replace the target in the meantime.
+        fill: A function that writes the files into an empty folder. If it raises an error, the target stays unchanged.
+            No other writer can replace the target in the meantime.
         check: A function that is called with the target and raises an error if the target must not be replaced.
             Default: no check.
 
@@ -185,7 +185,7 @@ def place_of(target: Path) -> Path:
 
 
 def aside(target: Path) -> Path:
-    """Return the path of the old folder while a new folder replaces it."""
+    """Return the path to which the old folder is moved while a new folder replaces it."""
     return target.with_name(f".{target.name}.old")
 
 
@@ -200,7 +200,7 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def locked(path: Path, busy: Exception | None = None, *, seconds: float | None = None) -> Iterator[None]:
-    """Hold a lock between threads and processes inside the ``with`` block. It is released if its process ends.
+    """Hold a lock against other threads and processes inside the ``with`` block. It is released if its process ends.
 
     Args:
         path: The lock: a file, which is created with access for its owner only, or an existing folder.

@@ -36,7 +36,7 @@ def named_home(path: str | Path | None = None) -> Path:
 
 
 def is_read_only(path: str | Path | None = None) -> bool:
-    """Return whether the workspace (or its parent, if it does not exist) is not writable.
+    """Return whether the workspace is not writable, or cannot be created because its parent is not writable.
 
     Raises:
         InputError: The folder cannot be created for any other reason, or the path is not a folder.
@@ -61,7 +61,8 @@ def home(path: str | Path | None = None) -> Path:
     """Return the workspace. A new folder is private to its owner.
 
     Args:
-        path: The folder. Default None: ``$QUERYWRIGHT_HOME``, or ``.querywright`` here if that is not set.
+        path: The folder. Default None: ``$QUERYWRIGHT_HOME``, or ``.querywright`` in the current folder if the variable
+            is not set.
 
     Raises:
         InputError: The folder cannot be created, or the path is not a folder.

@@ -42,7 +42,7 @@ from querywright.retrieval.rerank import CrossEncoderReranker, Reranker
 from querywright.workspace import Tell, Workspace
 
 Metrics: TypeAlias = "Sequence[str | Metric] | Mapping[str, str | Metric]"
-"""Names of metrics, in the form that ``judged_metrics`` accepts, and functions; or a mapping of names to these."""
+"""Metrics as names (see ``judged_metrics``) or functions; or a mapping from names to these."""
 
 DEFAULT_JUDGE = "usefulness"
 DEFAULT_TECHNIQUES = ("closed_book", "plain", "hcqr")
@@ -62,12 +62,13 @@ class Scoring:
     """The metrics and judges that score programs.
 
     Args:
-        metrics: Names and functions. Default: metrics that fit the questions.
+        metrics: Metrics, as names or functions. Default: metrics that fit the questions.
         judges: Additional judges that score the programs, given by name or by the path of a saved judge.
-        judge_lm: The judges' LM, or its name. If an LM is given but no judge, it judges usefulness. Default: the LM.
-        guidelines: A file with the points that the coverage judge looks for in answers. Missing points are written
-            first.
-        threads: Number of judgments that a judge makes in parallel. Default 8, or up to the LM's limit.
+        judge_lm: The judges' LM, or its name. If given without a judge or a judged metric, it judges usefulness.
+            Default: the programs' LM.
+        guidelines: A file with the points that the coverage judge looks for in answers. If the file has no points for a
+            question, the judge's LM writes them first.
+        threads: Number of judgments that a judge makes in parallel, at least 8. Default: up to the LM's limit.
     """
 
     metrics: Metrics = ()
@@ -206,7 +207,7 @@ class Experiment:
         )  # fmt: skip
 
     def _load(self, name: str, arm: Arm, reranker: Reranker | None) -> RAG:
-        """Return an artifact's program. Note if its collection, LM, or writer differs from the one at compile time."""
+        """Return an artifact's program, and note changes in its collection, LM, or writer since it was compiled."""
         assert arm.artifact is not None
         own, home, lm = arm.artifact.manifest, self.workspace.home, self.workspace.lm
         retriever = next((one for one in self.retrievers.values() if one.fingerprint == own.fingerprint), None)
@@ -225,7 +226,7 @@ class Experiment:
         return load(arm.artifact, home=home, lm=lm, retriever=retriever, reranker=reranker, writer_lm=writer).program
 
     def _write_guidelines(self, run: Mapping[str, Any]) -> None:
-        """Give the coverage judge its guidelines, and write guidelines that are missing from the file."""
+        """Load the coverage judge's guidelines from the file, and have the LM write those that are missing."""
         judges = [one for one in self.metrics.values() if isinstance(one, GuidelineMetric)]
         file = None if self.scoring is None else self.scoring.guidelines
         if file is None:
@@ -299,7 +300,7 @@ def open_experiment(
         defaults: The defaults for arms.
         scoring: The metrics and judges. If None, the programs are not scored.
         reading: ``columns``, ``limit``, ``split``, and ``labels`` for the questions.
-        earlier: The texts of the arms that come first, by name.
+        earlier: The texts of the arms that come first in the results, by name.
         tell: A function that is called with each warning about the questions or the names.
 
     Raises:
@@ -351,7 +352,7 @@ def open_experiment(
     lm = workspace.lm if judge_lm is None else workspace.another_lm(judge_lm)
     for name in judging:
         metric: Any = metrics[name]
-        metrics[name] = metric = metric.of(name)  # a copy: the given one may be used with another LM next
+        metrics[name] = metric = metric.of(name)  # a copy, because the next run may use another LM
         metric.lm = lm
     experiment.reranker = open_reranker(defaults.reranker)
     for name, arm in named.items():

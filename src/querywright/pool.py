@@ -17,7 +17,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _SOON = 0.002
-"""Time without a result after which one more thread starts, in seconds. It makes questions start in order."""
+"""Seconds without a result after which another thread starts. This delay makes questions start in order."""
 
 _NAME = "querywright-pool"
 
@@ -55,9 +55,9 @@ def bounded_each(
     Args:
         work: A function that is called once per item.
         items: The items, in the order in which they start.
-        threads: Maximum number of threads, 1 or more. One thread starts first, and another whenever no item has
-            finished for a moment. If all answers are cached, a few threads do all the work and do not contend for the
-            GIL.
+        threads: Maximum number of threads, 1 or more. One thread starts first, and another starts whenever no item has
+            finished for a moment. If all answers are cached, a few threads can do all the work, without contending for
+            the GIL.
 
     Raises:
         InputError: ``threads`` is less than 1.

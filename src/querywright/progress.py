@@ -38,11 +38,11 @@ LONGEST_LINE, LONGEST_WHAT, LONGEST_NAME = 120, 40, 24
 """Maximum lengths of a line, of its current step, and of the best arm's name. Facts that do not fit are left out."""
 
 MOST_DRAWN = 12
-"""Maximum number of arms in the table. If there are more, it shows the running arms and the best arms."""
+"""Maximum number of arms in the table. If there are more, the table shows the running arms and the best arms."""
 
 
 class LiveArm(TypedDict):
-    """A running arm: its answered and total questions, and its score so far (0 to 1) with its interval, or None.
+    """An arm in a run: its answered and total questions, and its score so far (0 to 1) and interval, or None.
 
     Its state is ``waiting``, ``running``, or ``done``; a trial may also be ``pruned`` or ``failed``.
     """
@@ -57,7 +57,7 @@ class LiveArm(TypedDict):
 
 
 def part(progress: Progress | None, before: int, total: int) -> Progress | None:
-    """Return the progress for part of a larger task, of which ``before`` is done; None if no progress is reported."""
+    """Return a progress function for part of a task of which ``before`` is done; None if ``progress`` is None."""
     return None if progress is None else lambda what, done, _: progress(what, before + done, total)
 
 

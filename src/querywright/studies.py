@@ -1,4 +1,4 @@
-"""Open studies from a file with names or from Python with objects, and return the results of finished studies."""
+"""Open studies, from names in a file or from objects in Python, and return the results of finished studies."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ from querywright.retrieval.engines import ENGINES, passages_in, passing_in
 from querywright.workspace import Tell, Workspace
 
 Techniques: TypeAlias = "str | type[Technique] | Any | Iterable[Any] | Mapping[Any, Mapping[str, Any]]"
-"""Techniques in any form that ``compare`` accepts for arms, and classes; or a mapping of these to the knobs to
+"""Techniques, as classes or in any form that ``compare`` accepts for arms; or a mapping from these to the knobs to
 search."""
 
 OBJECTS = "given in Python"
@@ -71,7 +71,7 @@ _CHANGES = sorted({*SearchSpec.model_fields, "reader_check", "timeout", "max_tok
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyObjects:
-    """Objects that a study uses instead of the names in its file. If None or empty, the name in the file is used.
+    """Objects that replace the names in a study's file. If a field is None or empty, the name in the file is used.
 
     Args:
         questions: Questions, or train, dev, and test.
@@ -97,7 +97,7 @@ class StudyObjects:
 
 
 class StudyData(NamedTuple):
-    """A checked study with its questions, before any LM call.
+    """A study and its questions, checked before any LM call.
 
     Args:
         spec: The study.
@@ -169,7 +169,7 @@ def check_study(source: Path | str | Mapping[str, Any], home: Path | None = None
     """Read and check a study, its questions, and its labels without loading any models.
 
     Args:
-        source: The study file, or a mapping.
+        source: The study file, or a mapping with its content.
         home: The workspace. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
         tell: A function that is called with each label whose passage the search cannot find.
 
@@ -199,12 +199,12 @@ def open_search(
         data: The study and its questions.
         home: The workspace.
         tell: A function that is called with each warning.
-        url: The address of the PostgreSQL database that stores answers and the budget for several hosts. Default None:
-            the workspace.
+        url: The address of a PostgreSQL database in which several hosts share answers and the budget. Default None: the
+            workspace's store.
         budget: The name of the budget that all of the study's workers and runs share. Default None: no limit.
 
     Raises:
-        InputError: The environment variable for an API key is empty, or something cannot be opened.
+        InputError: The environment variable for an API key is empty, or a collection or model cannot be opened.
     """
     spec, objects = data.spec, data.objects
     place = _workspace(spec, objects.lm, home, url, budget)
@@ -302,8 +302,8 @@ class Study:
         snapshot: Everything in the study's storage.
         folder: The study's folder, which is also read by commands such as ``querywright study report``.
         search: The open search.
-        storage: The address of the PostgreSQL database that stores the trials. If None, they are in the journal in the
-            folder.
+        storage: The address of the PostgreSQL database that stores the trials. If None, the journal in the folder
+            stores them.
     """
 
     snapshot: Snapshot
@@ -470,9 +470,9 @@ def study(
     techniques.
 
     Args:
-        techniques: Techniques in the forms that ``compare`` accepts for arms (``NAME``, ``NAME@ENGINE``,
-            ``NAME:KNOB=VALUE``, instances), or classes, including custom ones; or a mapping of these to the knobs to
-            search: a list of values, a range ``(low, high)``, or a single value. Other knobs are searched over their
+        techniques: Techniques, as classes (including your own) or in the forms that ``compare`` accepts for arms
+            (``NAME``, ``NAME@ENGINE``, ``NAME:KNOB=VALUE``, instances); or a mapping from these to the knobs to search,
+            each with a list of values, a range ``(low, high)``, or a single value. Other knobs are searched over their
             full range. A mapping may also contain ``engines``, ``knobs``, ``search``, and ``prompts``, as in a study
             file. Knobs that are set in an instance are fixed.
         questions: Questions, or train, dev, and test, as in ``compile``.
@@ -481,14 +481,15 @@ def study(
             instance.
         where: A filter, as in ``compare``.
         lm: The LM, its name, or an open ``Workspace``. Default ``embedded``.
-        reader: As in ``compare``.
+        reader: The reader, as in ``compare``.
         objectives: Names of metrics and costs, such as ``decision_useful``, ``judged_useful``, and ``lm_calls``. The
-            first objective decides. Default ``decision_useful``.
-        prompts: Names of DSPy optimizers with their arguments; or prompts by name, as in a study file.
+            first objective selects the program. Default ``decision_useful``.
+        prompts: Names of DSPy optimizers, or a mapping from these names to arguments; or prompts by name, as in a study
+            file.
         trials: Number of trials, 1 or more. Default 50.
         seed: Seed for the split, the prompts, and the search. Default 0.
         max_passages: Maximum number of passages shown to the reader, 1 to 50. Default 5.
-        knobs: Fixed values, for every technique that has the knob.
+        knobs: Fixed values by knob name, for every technique that has the knob.
         sizes: Number of questions in train, dev, and test. Default: 30%, 30%, and 40% of all questions.
         embedder: The embedder for a collection given by name. Default ``embedded``.
         reranker: A cross-encoder, as in ``compare``.
@@ -496,16 +497,16 @@ def study(
         judge: Judges, or their names or paths, for ``judged_`` objectives.
         judge_lm: The judges' LM, or its name. Default: ``lm``.
         labels: Passage labels, as in ``compare``.
-        reading: ``columns``, ``limit``, and ``split``: passed to ``read_questions``.
+        reading: Arguments for ``read_questions``: ``columns``, ``limit``, and ``split``.
         name: Name of the study. Default ``study``.
         home: The workspace folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
         out: The study's folder. Repeating the call resumes the study or returns its results; the same call in a
             different process adds a worker. Default: a temporary folder.
         storage: The address of a PostgreSQL database, ``postgresql://user:password@host/database``, which stores
-            trials, answers, and the budget for several hosts. The folder of the worker that finishes the study has its
-            artifacts. Default: the study's folder and the workspace.
-        progress: True for a bar (in a notebook too), or a function that is called with the step, the amount done, and
-            the total.
+            trials, answers, and the budget for several hosts. The study's artifacts are written to the folder of the
+            worker that finishes it. Default: the study's folder and the workspace.
+        progress: True to show a bar (also in notebooks), or a function that is called with the step, the amount done,
+            and the total.
         tell: A function that is called with each warning. Default: ``warnings.warn``.
         changes: Other keys of a study file, such as ``sampler``, ``pruner``, and ``threads``.
 
@@ -578,7 +579,7 @@ def study(
 
 
 def _techniques(given: Techniques, retriever: Any) -> tuple[dict[str, dict[str, Any]], Any]:
-    """Return the techniques in the form of a study file, and the retriever, which may come from an instance."""
+    """Return the techniques in the form of a study file, and the retriever, by default the first instance's."""
     several: Any = [given] if isinstance(given, str | type | dspy.Module) else given
     items = several.items() if isinstance(several, Mapping) else [(one, {}) for one in several]
     found: dict[str, dict[str, Any]] = {}
@@ -610,7 +611,7 @@ def _techniques(given: Techniques, retriever: Any) -> tuple[dict[str, dict[str, 
 
 
 def _own_knobs(technique: Technique) -> dict[str, Any]:
-    """Return the knobs set in an instance, if passing them to its class creates the same instance."""
+    """Return the knobs set in an instance. Raise an error if it has settings that these knobs do not reproduce."""
     own = {knob.name: technique.knobs[knob.name] for knob in technique.KNOBS}
     own = {knob.name: own[knob.name] for knob in technique.KNOBS if own[knob.name] != knob.default}
     if technique.writer_lm is not None or technique.reranker is not None:
@@ -628,7 +629,7 @@ def _own_knobs(technique: Technique) -> dict[str, Any]:
 
 
 def _prompts(given: Mapping[str, Mapping[str, Any]] | Sequence[str]) -> dict[str, Any]:
-    """Return prompts in the form of a study file; a mapping may contain only an optimizer's arguments."""
+    """Return prompts in the form of a study file. Optimizer names, with or without arguments, are converted."""
     if isinstance(given, str):
         given = [given]
     items = given.items() if isinstance(given, Mapping) else [(one, {}) for one in given]

@@ -17,7 +17,7 @@ from querywright.programs import RAG, TECHNIQUES, Technique, register_technique,
 from querywright.programs.custom import is_maker
 
 _CODE = re.compile(r"((?:[^:]+\.py|[A-Za-z_][\w.]*):[A-Za-z_][\w.]*)((?:@[^:]*)?(?::.*)?)")
-"""A location in the user's code, and the rest of an arm."""
+"""Matches a location in the user's code, and the rest of the arm."""
 
 
 def names_code(text: str) -> bool:
@@ -52,7 +52,7 @@ def check_technique(name: str) -> None:
 
 
 def import_technique(place: str | None) -> None:
-    """Register a technique in the user's code, so that artifacts can name it. If None, do nothing.
+    """Register a technique in the user's code, so that artifacts can name it. If ``place`` is None, do nothing.
 
     Raises:
         InputError: ``place`` is not a location in the user's code.

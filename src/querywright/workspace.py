@@ -28,7 +28,7 @@ class Workspace:
     Args:
         home: The folder.
         store: The cache of answers, vectors, and judgments.
-        ledger: The cost of all LMs.
+        ledger: Records the cost of all LM calls.
         lm: The LM.
         budget: The limit on LM calls.
     """
@@ -102,7 +102,7 @@ class Workspace:
         return cls(folder, engine_of(opened).store or store, engine_of(opened).ledger, opened, budget)
 
     def another_lm(self, lm: str | dspy.LM, *, api_base: str | None = None, api_key: str | None = None) -> dspy.LM:
-        """Return a different LM with the same store, ledger, and call limit, or the first LM if it is the same."""
+        """Return an LM with the workspace's store, ledger, and call limit, or the workspace's LM if it is the same."""
         from querywright.models.lm import engine_of, writer_beside
 
         limits = engine_of(self.lm).limits
@@ -110,10 +110,10 @@ class Workspace:
         return writer_beside(self.lm, found, store=self.store) or self.lm
 
     def writer(self, given: dspy.LM | str | Path | None) -> dspy.LM | None:
-        """Return the writer LM with the same store, ledger, and call limit, or None if it is the first LM.
+        """Return the writer LM with the same store, ledger, and call limit, or None if it is the workspace's LM.
 
         Args:
-            given: Any LM, its name, or the folder of a trained rewriter; None for the first LM.
+            given: Any LM, its name, or the folder of a trained rewriter; None for the workspace's LM.
         """
         from querywright.models.lm import writer_beside
 
@@ -141,7 +141,7 @@ class Workspace:
             where: A filter on a collection's metadata. Default: every passage.
 
         Raises:
-            InputError: The retriever cannot be opened, or a filter is given but it is not a collection.
+            InputError: The retriever cannot be opened, or there is a filter but the retriever is not a collection.
         """
         from querywright.models.embedder import resolve_embedder
         from querywright.retrieval.callable import as_retriever, is_collection

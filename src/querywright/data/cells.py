@@ -79,7 +79,7 @@ def plain(value: Any) -> Any:
 
 
 def short(value: object) -> str:
-    """Return a value as a string for a message. Long strings are cut to about 60 characters."""
+    """Return a value as a string for a message. Long strings are truncated to about 60 characters."""
     shortener = reprlib.Repr()
     shortener.maxstring = shortener.maxother = 60
     shortener.maxlist = shortener.maxdict = 6

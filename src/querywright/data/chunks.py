@@ -1,6 +1,6 @@
 """Split a document into chunks: by section first, then between blocks, and inside a block only if necessary.
 
-A section that fits becomes one chunk, including its subsections. A larger section is split into its own text and its
+A section that fits, including its subsections, becomes one chunk. A larger section is split into its own text and its
 subsections. Edits in one section therefore leave the chunks in other sections unchanged. A block is a paragraph, a list
 item, a table, a fenced code block, or a reStructuredText directive with its indented content.
 """
@@ -102,7 +102,7 @@ class _Document(NamedTuple):
 
 
 def _section(document: _Document, start: int, end: int, path: tuple[str, ...], level: int) -> Iterator[Chunk]:
-    """Yield the chunks in the section between two positions; ``level`` is the level of its heading."""
+    """Yield the chunks in the section between two positions; ``level`` is the section heading's level."""
     inside = [one for one in document.headings if start <= one.start < end and one.level > level]
     children: list[Heading] = []
     for heading in inside:

@@ -1,4 +1,4 @@
-"""Recognize declined answers: what a reader answers if the passages do not contain the answer."""
+"""Recognize answers in which a reader declines because the passages do not contain the answer."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Requires the ``documents`` extra. A passage's title is the path of headings above it. Its metadata contains ``file``
 and, for a PDF, ``page`` (the page on which the passage starts, counted from 1). The file name starts with the name of
-the folder that was read, so that it does not depend on the working directory.
+the folder that was read, and does not depend on the working directory.
 
 A passage's id is ``FILE#HEADING-DIGEST``: the file, the last heading, and the start of the text's SHA-256. Edits
 elsewhere in the file do not change the id. If the same text is repeated under the same heading, the copies are
@@ -99,7 +99,8 @@ class _UnreadableError(Exception):
 def names_documents(source: Any) -> bool:
     """Return whether a source consists of documents: a document, a folder of documents, or a list of files and folders.
 
-    A folder does not count if it contains rows of passages or a dataset (Parquet, Arrow, or rows with only a README).
+    A folder does not count if it contains a file of passages or a dataset: Parquet or Arrow files, or files of rows
+    without any document except a README.
     """
     if isinstance(source, list | tuple):
         return bool(source) and all(isinstance(one, str | os.PathLike) for one in source)
@@ -125,7 +126,8 @@ def read_documents(
 ) -> Documents:
     """Read documents and split them into passages at headings and between paragraphs; see ``chunks.split_text``.
 
-    A file that cannot be read does not stop the run. Anything that could not be read is also logged as a warning.
+    A file that cannot be read does not stop the run. Everything that cannot be read is listed in the result and logged
+    as a warning.
 
     Args:
         source: A file, a folder (including its subfolders), or a list of files and folders.

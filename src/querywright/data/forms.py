@@ -1,7 +1,7 @@
-"""Convert rows from well-known datasets and tools whose column names alone do not show their meaning.
+"""Convert rows from well-known datasets and tools whose column names alone do not show what the columns mean.
 
-A form recognizes rows by their columns, so a dataset is read the same way from the Hub and from a file. It yields rows
-with the column names in :mod:`querywright.data.reading`, which checks them. Most datasets do not need a form.
+A form recognizes rows by their columns, so a dataset is read the same way from the Hub and from a file. A form yields
+rows with the column names in :mod:`querywright.data.reading`, which checks them. Most datasets do not need a form.
 """
 
 from __future__ import annotations
@@ -246,4 +246,4 @@ FORMS = (
     Form(_has("_id", "title", "text"), passages=_beir_passages),
     Form(_is_flashrag_passage, passages=_flashrag_passages),
 )
-"""All forms. The first one that recognizes a row converts it."""
+"""All forms. The first form that recognizes a row converts the row."""

@@ -11,7 +11,7 @@ from querywright.errors import DataError
 
 
 class Recipe(NamedTuple):
-    """Where to find a public dataset. :mod:`querywright.data.forms` recognizes the meaning of rows by their columns.
+    """Where to find a public dataset. :mod:`querywright.data.forms` recognizes a dataset's form by its columns.
 
     Args:
         dataset: Name on the Hub.

@@ -1,4 +1,4 @@
-"""Read cases that people labeled, to compare a judge with them.
+"""Read cases that people labeled, so that a judge's labels can be compared with the people's labels.
 
 A file has one case per row: ``question``, ``label``, and the judge's inputs, which are ``passage`` (a string) or
 ``passages`` (a list of strings), ``response`` (the answer to judge), and ``point``. ``id`` (the question's),
@@ -112,7 +112,7 @@ def read_judged(
     table.raise_problems(os.fspath(source), n_rows)
     if not found:
         raise DataError(
-            f"{source}: no label comes from a person; change a label, or, if you agree with a label, set by to {PERSON}"
+            f"{source}: no label comes from a person; correct a label, or set its 'by' to {PERSON} if you agree with it"
         )
     kept = set(list(dict.fromkeys(one.case.question.id for one in found))[:limit])
     return sampled([one for one in found if one.case.question.id in kept], per_question)

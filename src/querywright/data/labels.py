@@ -1,10 +1,10 @@
 """Read and write passage labels in files that people can correct.
 
 Each row is a label: ``question_id``, ``passage_id``, ``label``, and ``by`` (``person``, or a judge and its LM).
-``judged`` keeps the judge's label; if ``label`` is different, a person has changed it, and it counts as a person's
-label. ``question``, ``options``, ``answer``, ``title``, ``text``, and ``reason`` are for people to read. A row without
-a label is unjudged, and a label with an empty ``by`` counts as a person's. A label may be a grade: 0 NOT_USEFUL, 1
-USEFUL, 2 ENTAILED.
+``judged`` keeps the judge's label; if ``label`` is different, a person has changed the label, so it counts as the
+person's. ``question``, ``options``, ``answer``, ``title``, ``text``, and ``reason`` are for people to read. A row
+without a label is unjudged, and a label with an empty ``by`` counts as a person's. A label may be a grade: 0
+NOT_USEFUL, 1 USEFUL, 2 ENTAILED.
 
 The file format is JSON lines or CSV. Columns that people add are kept.
 """
@@ -43,8 +43,8 @@ class PassageLabel:
     """An assessor's label for a passage and a question. The fields are the columns of a label file, in this order.
 
     Args:
-        question: The question's text. Like ``options``, ``answer``, ``title``, and ``text``, it is only for people to
-            read.
+        question: The question's text. Like ``options``, ``answer``, ``title``, and ``text``, this field is only for
+            people to read.
         label: The label; None if the passage is unjudged.
         by: ``person``, or the name of a judge and its LM; empty if the passage is unjudged.
         reason: The judge's reason; empty if there is none.

@@ -1,12 +1,12 @@
-"""Read questions and passages from files and datasets, and check all of them before spending anything on them.
+"""Read questions and passages from files and datasets, and check all of them before a run costs anything.
 
-Without a mapping, each field is read from the first of its columns in ``QUESTION_COLUMNS`` or ``PASSAGE_COLUMNS`` that
-has a value:
+A field that is not in ``columns`` is read from the first of its columns in ``QUESTION_COLUMNS`` or ``PASSAGE_COLUMNS``
+that has a value:
 
 * ``id``: If a question has no id, it gets the first 16 hex digits of the SHA-256 of its question, options, and history,
   so that the id stays the same when rows move.
 * ``options``: A list of strings or of ``{"key": ..., "value": ...}`` objects, an object that maps letters to texts, or
-  ``{"text": [...], "label": [...]}``; or columns A, B, C ... A mapping may name several columns, as in
+  ``{"text": [...], "label": [...]}``; or columns A, B, C ... ``columns`` may name several columns, as in
   ``"opa,opb,opc"``. An empty list means that there are no options.
 * ``answer``: The option's text, compared exactly and then ignoring case; otherwise, its letter or its position from 0.
   An answer that is one option's text and a different option's letter is an error. ``answer_idx`` is a letter or a
@@ -16,7 +16,7 @@ has a value:
   ``alternatives``: Lists of passage ids in the evidence; any one passage in a list is enough.
 * ``history``: The conversation before the question: a list of turns, each a string or an object with ``role`` and
   ``content``; or a string with one turn per line.
-* ``metadata`` (for passages): An object whose values are strings, numbers, booleans, or dates. A mapping may name
+* ``metadata`` (for passages): An object whose values are strings, numbers, booleans, or dates. ``columns`` may name
   columns with such values, as in ``"topic,year"``.
 
 Text cells (CSV, TSV) contain lists and objects as JSON, or as pandas and NumPy print them
@@ -116,8 +116,8 @@ def read_questions(
             for the message. Default False.
         labels: A file of passage labels, or its rows, which become the questions' evidence; see
             :mod:`querywright.data.labels`. Default none.
-        slices: Additional columns to break down results by; each question gets their values as ``slices``. Default
-            none.
+        slices: Additional columns by which to break down results; each question's ``slices`` contains their values.
+            Default none.
 
     Returns:
         The questions in the order of their first rows.
@@ -163,7 +163,7 @@ def read_passages(
     Identical rows are read as one passage. Two different passages with the same id are an error.
 
     Args:
-        source: See :func:`read_questions`. It may also be documents; see
+        source: As in :func:`read_questions`. Documents also work; see
             :func:`querywright.data.documents.read_documents`, which also takes passage sizes.
         columns: Mapping from our column names (id, text, title, metadata) to the names in the data. Default: the names
             in the module docstring.
@@ -215,7 +215,8 @@ def load_sample(*, hard: bool = False) -> Sample:
     """Read and check the packaged sample.
 
     Args:
-        hard: Whether to read the 60 hard questions (``questions-hard.jsonl``) instead of the 240. Default False.
+        hard: Whether to read the 60 hard questions (``questions-hard.jsonl``) instead of the 240 other questions.
+            Default False.
 
     Raises:
         DataError: A file is missing or has an error, or evidence refers to a card that does not exist.
@@ -260,7 +261,8 @@ def check_labels(questions: Iterable[Question], passage_ids: Collection[str]) ->
     if not {key for question in labelled for key in question.evidence}.isdisjoint(passage_ids):
         return
     if lines := check_evidence(labelled, passage_ids):
-        raise DataError(["the labels are for a different collection; search it, or label passages in this one", *lines])
+        remedy = "search that collection, or label passages in this one"
+        raise DataError([f"the labels are for a different collection; {remedy}", *lines])
 
 
 def check_limit(limit: int | None) -> int | None:

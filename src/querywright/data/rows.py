@@ -130,9 +130,10 @@ class Record:
         return Cell(next(iter(self.table.names[field]), field), None)
 
     def parsed(self, field: str) -> Cell:
-        """Return a field's cell, with a list or object in its text parsed. If that fails, add an error and use None.
+        """Return a field's cell, with a list or object in its text parsed. If parsing fails, add an error and return
+        the value None.
 
-        An answer may be a string such as "None" or "(3, 4)".
+        An answer such as "None" or "(3, 4)" stays a string.
         """
         column, value = self.cell(field)
         if isinstance(value, str) and field in ("answer", "answers"):
@@ -176,7 +177,7 @@ class Record:
 
 
 def read_options(record: Record) -> Options | None:
-    """Return a row's options: none, or two or more; None if there is an error."""
+    """Return a row's options, which may be empty; None if there is an error."""
     column, value, several = _options_cell(record)
     if value is None:
         return Options()
@@ -227,7 +228,7 @@ def _letter(label: object) -> str:
 
 
 def _pair_of(value: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return an object's keys for the letter and the text; None if it does not have them."""
+    """Return an object's keys for the letter and the text; None if the object does not have such keys."""
     letters, texts = ([name for name in names if name in value] for names in _OPTION_PARTS)
     return (letters[0], texts[0]) if len(value) == 2 and letters and texts else None
 
@@ -319,7 +320,7 @@ def _choose(record: Record, options: Options, index: Cell, given: Cell) -> str |
 
 
 def _by_label(options: Options, value: object) -> int | None:
-    """Return the position named by a letter, a different label, or a position from 0; None if there is none."""
+    """Return the position of the option that a label or a position from 0 refers to; None if there is none."""
     if not isinstance(value, str) and not is_whole(value):
         return None
     name, *labels = (fold(bare_label(str(one))) for one in (value, *options.labels))

@@ -40,8 +40,8 @@ def split_questions(
     A question's place in [0, 1) is given by the first 53 bits of the SHA-256 of ``"{seed}:{id}"``. Places below
     ``train`` are in the train split, places below ``train + dev`` are in the dev split, and the rest are in the test
     split. A question's split therefore does not depend on the order or on the other questions. A share p of n questions
-    is only approximate (standard deviation sqrt(n p (1 - p))). Questions with the same text, options, and history (see
-    ``marks``) all get the place of the smallest of their ids.
+    is n p questions only on average (standard deviation sqrt(n p (1 - p))). Questions with the same text, options, and
+    history (see ``marks``) all get the place of the smallest of their ids.
 
     Args:
         questions: Questions with distinct ids.

@@ -53,7 +53,7 @@ def file_rows(path: Path, name: str, problems: list[str]) -> Iterator[Row]:
 
 
 def _parse_json(data: bytes) -> Any:
-    """Parse JSON, and return the value. If this raises a ValueError, its message has the error and its position."""
+    """Parse JSON, and return the value. The message of a ``ValueError`` describes the error and its position."""
     try:
         return json.loads(data.removeprefix(codecs.BOM_UTF8).decode("utf-8"))
     except json.JSONDecodeError as error:

@@ -19,7 +19,7 @@ SHOWN = 60
 """Number of characters of the text in a passage's ``repr``."""
 
 PERSON = "person"
-"""The assessor assumed for a label that does not name one."""
+"""The assessor assumed for a label that does not name its assessors."""
 
 
 class Label(StrEnum):
@@ -93,7 +93,7 @@ class Question:
         history: The turns of the conversation before the question, the earliest first. Default none.
         alternatives: Groups of passages in ``evidence``. Any one passage in a group is enough; recall, nDCG, and
             ``jointly`` count a group as one passage. Default none.
-        slices: Values in additional columns of the data, by column name, to break down results by. They are neither
+        slices: Values in additional columns of the data, by column name, used to break down results. They are neither
             saved nor part of the question's hash. Default none.
     """
 

@@ -47,8 +47,8 @@ class PromptAdapter(JSONAdapter):
 
     Args:
         grammar: Whether the LM's output is constrained by a grammar, as with the embedded LM. Such an LM makes choices
-            by likelihood and does better if the prompt does not list the allowed values. Its requests include the
-            maximum length of each value. Its strings cannot contain quotation marks, so prompts use single quotes
+            by likelihood and does better if the prompt does not list the allowed values. Requests to the LM include the
+            maximum length of each value. The LM cannot write quotation marks in strings, so prompts use single quotes
             instead. An LM whose engine sets ``decides_by_likelihood`` always gets these prompts. Default False.
     """
 

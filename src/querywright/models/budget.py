@@ -41,9 +41,9 @@ class Budget(Shared):
     """Limits the combined spending of several LMs.
 
     The limit on calls is exact. Calls that are already running may exceed the limits on tokens and dollars. Every LM
-    created with a budget (``resolve_lm(..., budget=)``) spends from it. With a store, the amounts are kept in the
-    store's database: all threads, processes, and hosts that use the same store and name share them, and a repeated run
-    continues from them. Without a store, only this object has them.
+    created with a budget (``resolve_lm(..., budget=)``) spends from that budget. With a store, the amounts are kept in
+    the store's database: all threads, processes, and hosts that use the same store and name share the amounts, and a
+    repeated run continues from them. Without a store, the amounts are kept only in this object.
 
     Args:
         store: Store for the amounts, or None to keep them in this object's memory.
@@ -119,7 +119,7 @@ class Budget(Shared):
     def settle(self, cost: Cost) -> None:
         """Add an attempt's tokens and dollars after it ends; ``reserve`` has already counted the call.
 
-        If they cannot be written, only a warning is logged and they are not counted, because the answer is already paid
+        If they cannot be written, they are not counted. Only a warning is logged, because the answer is already paid
         for.
         """
         try:

@@ -75,7 +75,7 @@ class CacheLayer:
         return found[0]
 
     def _stored(self, request: Request, key: str) -> Response:
-        """Return the answer that the store has for a key; if it has none, request the answer and store it."""
+        """Return the stored answer for a key; if there is none, request the answer and store it."""
         made: list[Response] = []
 
         def make() -> bytes:

@@ -60,8 +60,8 @@ class Limits:
             server.
         max_tokens: Maximum number of tokens in a remote model's answer, including thinking, 1 or more. Default None:
             1000, or 16000 for models known to reason first.
-        structured: ``on`` to send a JSON schema with every request to a remote model, ``off`` to send none, or
-            ``auto``: send one unless the model is listed as not supporting it or its server has refused it. Default
+        structured: ``on`` to send a JSON schema with every request to a remote model, ``off`` to send none, or ``auto``
+            to send a schema unless the model is listed as not supporting schemas or its server has refused one. Default
             ``auto``.
 
     Raises:

@@ -1,7 +1,7 @@
-"""Make JSON schemas easy for a small model to follow: choices, and grammars with limits.
+"""Help a small model follow a JSON schema, with lists of choices and with grammars that limit lengths.
 
-If the schema sets no limit for a value, it gets a limit on characters or items, so that a model that does not know when
-to stop still completes the value.
+If the schema sets no limit for a value, the grammar limits the value's characters or items, so that a model that does
+not know when to stop still completes the value.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Form:
         root: Schema that contains the field.
         max_chars: Maximum number of characters in a string if the schema sets no limit.
         max_items: Maximum number of items in a list if the schema sets no limit.
-        after: A character that may follow a string or a list of strings, in the same token as its closing quote or
+        after: A character that may follow a string or a list of strings, in the same token as the closing quote or
             bracket. It is not part of the value. Default: none.
     """
 
@@ -132,10 +132,10 @@ def _text_rule(limit: int) -> str:
 
 
 def _limited(schema: Any, max_chars: int, max_items: int) -> Any:
-    """Return the schema with limits added wherever it has none."""
+    """Return the schema, with default limits added where it has no limits."""
     if isinstance(schema, list):
         return [_limited(part, max_chars, max_items) for part in schema]
-    if not isinstance(schema, Mapping) or isinstance(schema.get("enum"), list):  # a list: a field may be named enum
+    if not isinstance(schema, Mapping) or isinstance(schema.get("enum"), list):  # not a field named enum
         return schema
     number = {"minimum": -_LARGEST, "maximum": _LARGEST}
     limits: dict[Any, dict[str, Any]] = {
@@ -145,6 +145,6 @@ def _limited(schema: Any, max_chars: int, max_items: int) -> Any:
         "number": {**number, "multipleOf": 0.0001},
         "object": {"additionalProperties": False},
     }
-    kind = schema.get("type")  # a schema if a property is named type
+    kind = schema.get("type")  # may be a schema, if a property is named type
     limited = {key: _limited(value, max_chars, max_items) for key, value in schema.items()}
     return (limits.get(kind, {}) if isinstance(kind, str) else {}) | limited

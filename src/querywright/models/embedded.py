@@ -193,7 +193,7 @@ class EmbeddedEngine(Shared):
         """Write an object one field at a time, and return it with the finish reason.
 
         A model trained to write such objects uses a single token for the end of a value and the comma or brace that
-        follows. It is allowed to write that token, because otherwise it would not know how to end the value.
+        follows. The model may write that token, because otherwise it would not know how to end the value.
         """
         begun, finish, written = chat.written, "stop", ""
         taught, s, fields = self.rewriter is not None, self.settings, schema["properties"]
@@ -221,7 +221,7 @@ def messages_of(request: Request) -> list[dict[str, str]]:
 
 
 def schema_of(response_format: Mapping[str, Any] | None) -> Schema | None:
-    """Return the object schema in a response format, or None if it allows any text or any JSON object."""
+    """Return the object schema in a response format, or None if the format allows any text or any JSON object."""
     if not response_format or response_format.get("type") in {"json_object", "text"}:
         return None
     inner = response_format.get("json_schema", response_format)
@@ -279,7 +279,7 @@ def digest_of(path: Path) -> str:
 def _models() -> Path:
     """Return the folder for the re-encoded model.
 
-    It is a temporary folder if the workspace is not writable and does not already contain the model.
+    This is a temporary folder if the workspace is not writable and does not already contain the model.
     """
     kept = named_home() / "models"
     return scratch() if is_read_only() and not any(kept.glob("*.gguf")) else kept

@@ -76,8 +76,8 @@ class Embedder(Shared):
     """Embeds texts in batches, and checks the store before it calls the model.
 
     Args:
-        id: Identifies the model in the store and in manifests. For a model with two sides, it includes the prompts; see
-            ``resolve_embedder``.
+        id: Identifies the model in the store and in manifests. For a model with two sides, the id includes the prompts;
+            see ``resolve_embedder``.
         load: Returns the model. It is called once, when a text is not in the store. The model must have ``encode(texts,
             ...)`` as in sentence-transformers; a model with two sides must have ``encode_query`` and
             ``encode_document``.
@@ -144,7 +144,7 @@ class Embedder(Shared):
         return self.encode(texts)
 
     def keep(self, texts: Sequence[str], vectors: Vectors, *, side: Side = "document") -> None:
-        """Add vectors that ``encode`` computed elsewhere to the store, without replacing any.
+        """Add vectors that ``encode`` computed elsewhere to the store, but do not replace any stored vector.
 
         Args:
             texts: The texts.
@@ -226,7 +226,8 @@ class Embedder(Shared):
     def _kind(self, side: Side) -> str:
         """Return the kind under which the store keeps a side's vectors.
 
-        If documents have no prompt, their vectors do not depend on the query prompt, so it is not part of their kind.
+        If documents have no prompt, their vectors do not depend on the query prompt, so the kind does not include that
+        prompt.
         """
         model, prompt = self.id.partition("?query=")[0], self.prompts.get(side, "")
         return f"vector:{model}?{side}={prompt}" if prompt or (self.prompts and side == "query") else f"vector:{model}"
@@ -277,7 +278,7 @@ def resolve_embedder(name: str = "embedded", *, store: Store | None = None, devi
 
     Raises:
         ModelError: The package or the folder is missing, or the text after the name is not a prompt. Errors in a model
-            from the Hub appear later, because it is loaded on first use.
+            from the Hub appear later, because the model is loaded on first use.
     """
     name, mark, suffix = name.removeprefix("st:").partition("?")
     prompts = _prompts_in(f"?{suffix}")
@@ -332,7 +333,7 @@ def _by_id(identifier: str) -> Embedder:
 
 
 def with_store(embedder: TextEmbedder, home: Path | None = None) -> Embedder:
-    """Return the embedder if it has a store; otherwise, wrap it in one that uses the workspace's store."""
+    """Return the embedder if it has a store; otherwise, wrap it in an embedder that uses the workspace's store."""
     if isinstance(embedder, Embedder) and embedder.store is not None:
         return embedder
     sides: dict[Side, str] = {"query": "", "document": ""} if hasattr(embedder, "encode_query") else {}

@@ -2,8 +2,8 @@
 
 As in TCP, the number follows additive increase, multiplicative decrease (Chiu and Jain, 1989). It doubles with each
 round of answers until the server refuses a call or slows down. Then it grows by one per round, and more slowly near the
-number at which the server refused a call. A refusal reduces it by a third. If answers take twice as long as with fewer
-calls, it falls by a fifth. Times are compared per token, because longer answers take longer.
+number at which the server refused a call. A refusal reduces the number by a third. If answers take twice as long as
+with fewer calls, the number falls by a fifth. Times are compared per token, because longer answers take longer.
 
 When several calls are waiting, the one for the oldest question goes next. Otherwise, a question's later calls would
 wait behind the first calls for all other questions.

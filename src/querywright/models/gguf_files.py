@@ -5,8 +5,8 @@ Q8_0, prompts are read about 1.6 times as fast (520 instead of 320 tokens per se
 of precision. The Q8_0 file is written to the workspace once.
 
 LoRA adapters are converted from peft's format. llama.cpp rotates pairs of neighboring rows, whereas transformers
-rotates halves. Its files therefore store the rows of the query and key weights in a different order, and adapters need
-that order too.
+rotates halves. llama.cpp's files therefore store the rows of the query and key weights in a different order, and
+adapters need that order too.
 """
 
 from __future__ import annotations

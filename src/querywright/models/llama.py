@@ -77,7 +77,7 @@ class Llama:
         )  # 1 for the end token
 
     def ask(self, **options: Any) -> dict[str, Any]:
-        """Return the server's answer; raise an error if the end of the context cut it off."""
+        """Return the server's answer; raise an error if the context ended before the answer did."""
         answer: dict[str, Any] = self.server.handle_chat_completions(options)
         room = int(options["max_tokens"])
         error = answer.get("error")

@@ -66,7 +66,7 @@ def resolve_lm(
             written to disk.
         timeout: Timeout for one attempt to call a remote model, in seconds: more than 0 and at most one week. Default:
             the timeout in ``limits`` (60 unless changed).
-        temperature: Sampling temperature, 0 or more. Default 0, or the model's default if it does not allow 0.
+        temperature: Sampling temperature, 0 or more. Default 0, or the model's default if the model does not allow 0.
         max_tokens: Maximum number of tokens in an answer, including thinking. Default: the maximum in ``limits`` for a
             remote model; otherwise 1000, or 16000 for models known to reason first.
 
@@ -117,8 +117,8 @@ def as_lm(
     """Return an LM that has a DSPy LM's settings, caches answers, counts calls, and retries failures.
 
     Args:
-        lm: Any DSPy LM; it is not changed. An LM from ``resolve_lm`` or ``as_lm`` is returned as is, but with the store
-            if it has none.
+        lm: Any DSPy LM; it is not changed. An LM from ``resolve_lm`` or ``as_lm`` is returned unchanged, except that it
+            gets the store if it has none.
         store: Store for answers, or None to store none. Default None.
         ledger: Records the cost of calls. Default: a new ledger.
         limits: Limits on attempts, waits, failures, and unreadable answers. Default: ``Limits()`` with the LM's
@@ -158,7 +158,7 @@ def writer_beside(
         store: Store for answers if the reader LM has no store. Default None.
 
     Returns:
-        The writer LM; None if there is none or if it is the same as the reader LM.
+        The writer LM; None if ``writer`` is None or the same as the reader LM.
 
     Raises:
         ModelError: ``writer`` is not an LM, or cannot be used.
@@ -198,7 +198,7 @@ def engine_of(lm: Any) -> LMEngine:
     """Return the engine of an LM from ``resolve_lm`` or ``as_lm``.
 
     Raises:
-        ModelError: The LM was not made by either of them.
+        ModelError: The LM was not made by either function.
     """
     engine = getattr(lm, "engine", None)
     if not isinstance(engine, LMEngine):
@@ -210,7 +210,7 @@ def engine_of(lm: Any) -> LMEngine:
 
 
 def with_key(lm: dspy.LM) -> dspy.LM:
-    """Return the LM if its service has an API key, or if the store has answers from it, which need no key.
+    """Return the LM if its service has an API key, or if the store has that LM's answers, which need no key.
 
     Raises:
         ModelError: The API key is missing; the message names its environment variable.

@@ -22,7 +22,7 @@ _TOKENS = 512
 _CALL = 8
 """Overhead of a call: about the time that this many tokens take.
 
-If adding a longer text would pad the texts already in the call by more than this many tokens, it starts a new call.
+If adding a longer text would pad the texts already in the call by more than this many tokens, a new call starts.
 """
 _FLOAT, _INT32, _INT64 = 1, 6, 7  # ONNX element types
 _MS = "com.microsoft"  # the domain for ONNX Runtime's operators
@@ -142,7 +142,10 @@ def _read(path: Path) -> Any:
 
 
 def _model(config: dict[str, Any], weights: Path) -> bytes:
-    """Return a BERT graph over a weights file: from token ids, types, and a mask [batch, tokens] to the last states."""
+    """Return a BERT graph that reads its weights from a file.
+
+    It computes the last hidden states from token ids, token types, and a mask, each of shape [batch, tokens].
+    """
     with weights.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         tensors = json.loads(file.read(length))

@@ -19,7 +19,7 @@ _REASONS = {
     "too many|connection slots": "the server has no free connections",
     "refused|No such file": "no server is listening at this address",
     "starting up|shutting down|terminating|closed the|reconnect": (
-        "the server is starting, stopping, or closed the connection"
+        "the server is starting or stopping, or closed the connection"
     ),
     "resolve|translate host name": "the host name could not be resolved",
     "SSL": "the SSL connection failed",

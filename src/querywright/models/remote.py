@@ -296,7 +296,7 @@ def client_of(lm: dspy.BaseLM, timeout: float) -> LM15Engine | None:
 
 
 def _is_chat_model(lm: dspy.BaseLM) -> TypeGuard[dspy.LM]:
-    """Return whether DSPy itself calls the model: it is neither a custom class nor a custom engine."""
+    """Return whether DSPy itself calls the model: the LM has neither a custom class nor a custom engine."""
     return type(lm) is dspy.LM and lm.model_type == "chat" and isinstance(lm._engine_spec, str)
 
 

@@ -16,7 +16,7 @@ from dspy import lm15
 from dspy.lm15 import Request, Response
 
 JSON_REQUEST = "Answer with one JSON object"
-"""Phrase that requests JSON in a prompt. It identifies such a request if there is no response format."""
+"""Phrase in prompts that request JSON. It identifies such a request if there is no response format."""
 
 
 def text_response(
@@ -169,7 +169,8 @@ def read_object(text: str, names: Collection[str], *, repair: bool = True) -> tu
 
     Args:
         text: An answer without thinking.
-        names: Names of the requested fields; objects with none of them are skipped. If empty, any object is accepted.
+        names: Names of the requested fields; objects without any of these fields are skipped. If empty, any object is
+            accepted.
         repair: Whether an object may be repaired. Default True.
 
     Returns:

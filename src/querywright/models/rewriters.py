@@ -259,7 +259,9 @@ def rewriter_of(lm: Any) -> Rewriter | None:
 
 
 def check_target(path: str | Path) -> None:
-    """Check that a rewriter may be written to a path: it must not exist, or be an empty folder or an older rewriter.
+    """Check that a rewriter may be written to a path.
+
+    The path must not exist, or must be an empty folder or an older rewriter.
 
     Raises:
         ArtifactError: The path contains something else.

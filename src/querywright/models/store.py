@@ -39,7 +39,7 @@ _NO_DAMAGE = {
 }  # fmt: skip
 """SQLite errors caused by the file's location, temporary conditions, or the caller. All others mean a damaged file."""
 _MOVED = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_READONLY_DBMOVED}
-"""SQLite also reports these errors if a file's header is damaged, or if a different process moved the file away."""
+"""SQLite also reports these errors if a file's header is damaged, or if another process moved the file."""
 _ENTRIES = """CREATE TABLE IF NOT EXISTS querywright_entries (
     kind TEXT NOT NULL, key TEXT NOT NULL, checksum BIGINT NOT NULL, value {bytes} NOT NULL, PRIMARY KEY (kind, key))"""
 _SELECT = "SELECT key, checksum, value FROM querywright_entries WHERE kind = :kind AND key IN :keys"
@@ -261,7 +261,7 @@ class Store(Shared):
                 try:
                     with self._opened().begin() as connection:
                         return operation(connection)
-                except (SQLAlchemyError, sqlite3.Error, UnicodeDecodeError) as error:  # the last: damaged text
+                except (SQLAlchemyError, sqlite3.Error, UnicodeDecodeError) as error:  # a decode error: damaged text
                     cause = getattr(error, "orig", None) or error
                 if is_last or not self._set_aside(cause):
                     break

@@ -42,7 +42,7 @@ _numbers = itertools.count()
 class Transcript:
     """Records the LM calls made inside its ``with`` block, in this thread and in copies of its context.
 
-    It contains the full text of the prompts, but no API keys or URLs.
+    A transcript contains the full text of the prompts, but no API keys or URLs.
     """
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ from querywright.models.usage import Layer, call_context, surrounded
 STATUSES = (400, 422)
 """HTTP statuses of errors that may name an unsupported parameter."""
 _LENGTHS = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
-"""The two names for the same limit. If a server does not support one, requests use the other."""
+"""Two names for the same limit. If a server does not support one name, requests use the other name."""
 _FIELDS = {"max_completion_tokens": "max_tokens", "top_logprobs": "logprobs", "reasoning_effort": "reasoning"}
 """Parameters that have a different name in a request's configuration."""
 _PATTERNS = {"response_format": "response[_ ]format|json[_ ]schema|structured[_ ]outputs?"}
@@ -121,7 +121,7 @@ def unsupported_notes(identity: str) -> list[str]:
 
 
 def unsupported_name(text: str, names: Collection[str]) -> tuple[str, bool] | None:
-    """Return the parameter that an error reports as unsupported, and whether only its value is; None if there is none.
+    """Return the unsupported parameter in an error, and whether only its value is unsupported; None if there is none.
 
     Args:
         text: Text of the error message.

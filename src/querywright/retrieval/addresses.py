@@ -34,7 +34,7 @@ def open_collection(address: str) -> Any:
         address: ``FOLDER#NAME`` or ``http://HOST:PORT#NAME``; ``#NAME`` is optional if there is only one collection.
 
     Raises:
-        CollectionError: Chroma cannot be opened, or it has no such collection; the message lists the existing ones.
+        CollectionError: Chroma cannot be opened, or has no such collection; the message lists the existing collections.
         InputError: The address has neither form.
     """
     place, _, name = address.rpartition("#") if "#" in address else (address, "", "")
@@ -52,7 +52,7 @@ def open_collection(address: str) -> Any:
 
 
 def collections_at(place: str) -> dict[str, int]:
-    """Return the number of records of each collection in a Chroma folder or server, by name.
+    """Return the number of records in each collection of a Chroma folder or server, by collection name.
 
     Args:
         place: ``FOLDER`` or ``http://HOST:PORT``.
@@ -67,7 +67,7 @@ def collections_at(place: str) -> dict[str, int]:
 
 
 def embeds_itself(collection: Any) -> str | None:
-    """Return the name of the embedding function of a Chroma collection; None if it has none or only Chroma's default.
+    """Return the name of a Chroma collection's embedding function; None if it has none or only Chroma's default.
 
     Chroma's default is the same model as the embedded model, but Chroma would download it.
     """

@@ -52,19 +52,19 @@ class BM25Retriever(CollectionPassages):
     """Search a collection by the words that queries and passages share, without an embedder or any other model.
 
     A passage's title and text have the same weight. The index is built when the collection is first opened, and cached
-    in the store. It is rebuilt if the passages or the settings change. It takes about 500 bytes of memory per 75-word
-    passage, in addition to the passages themselves, and six times as much while it is being built. An open retriever
-    does not change. Thread-safe. A copy is the same object.
+    in the store. It is rebuilt if the passages or the settings change. The index takes about 500 bytes of memory per
+    75-word passage, in addition to the passages themselves, and six times as much while it is being built. An open
+    retriever does not change. Thread-safe. A copy is the same object.
 
     Args:
         name: Name of the collection.
         home: The workspace. Default: ``querywright.home.home()``.
         where: A Chroma filter on metadata. Document frequencies are still computed over the whole collection. Default:
             every passage.
-        k1: Saturation of term frequency, 0 or more: the larger, the more each repetition of a word adds to the score.
-            Default 1.5.
+        k1: Saturation of term frequency, 0 or more. The larger the value, the more each repetition of a word adds to
+            the score. Default 1.5.
         b: Strength of the length normalization, 0 to 1. Default 0.75.
-        beside: An open retriever over the same collection, with which this one shares the passages in memory. Default
+        beside: An open retriever for the same collection. The two retrievers share the passages in memory. Default
             None.
 
     Raises:
@@ -251,7 +251,7 @@ def _built(passages: Iterable[Passage], k1: float, b: float) -> _Index:
     level = logger.level
     import bm25s
 
-    logger.setLevel(level)  # importing bm25s sets the level to DEBUG, which only the application should do
+    logger.setLevel(level)  # importing bm25s sets the level to DEBUG, but only the application should set it
     vocabulary = {"": 0}  # an empty word, so that a collection without words has a vocabulary
     rows = [[vocabulary.setdefault(word, len(vocabulary)) for word in terms(one.content)] for one in passages]
     model = bm25s.BM25(k1=k1, b=b, method=METHOD, backend="numpy", csc_backend="numpy")

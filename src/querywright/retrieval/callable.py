@@ -59,7 +59,7 @@ class CallableRetriever(Shared):
         self._fingerprint = fingerprint
         self._changes_ids: bool | None = None  # None until the function has returned a UUID
         self.id_key: str | None = None
-        """Metadata key of the ids that the labels use; None if they use the ids of the passages."""
+        """Metadata key of the ids that the labels use; None if the labels use the ids of the passages."""
 
     @property
     def fingerprint(self) -> str:
@@ -95,7 +95,7 @@ class CallableRetriever(Shared):
     def _hits(self, query: str, k: int) -> list[Hit]:
         items = self._items(query, k)
         if self._changes_ids is None and any(map(_is_uuid, (ids := _ids(items)).values())):
-            # An id that is new in each call is useless. Only a second call shows this.
+            # An id that changes with each call is useless. Only a second call shows whether ids change.
             again = _ids(self._items(query, k))
             self._changes_ids = any(ids[text] != id for text, id in again.items() if text in ids)
         found: dict[str, tuple[Passage, float | None]] = {}
@@ -152,7 +152,7 @@ def is_collection(given: Any) -> bool:
     """Return whether an object is a collection of ``chromadb``.
 
     Raises:
-        InputError: It is a collection from an async client.
+        InputError: The object is a collection from an async client.
     """
     named = ("query", "get", "count", "modify")
     found = not inspect.isclass(given) and all(callable(getattr(given, name, None)) for name in named)
@@ -162,7 +162,7 @@ def is_collection(given: Any) -> bool:
 
 
 def as_retriever(obj: Any) -> Retriever:
-    """Return an object unchanged if it is a ``Retriever``; otherwise, wrap it in one.
+    """Return an object unchanged if it is a ``Retriever``; otherwise, wrap it in a ``Retriever``.
 
     Args:
         obj: A querywright retriever, a ``chromadb`` collection, a function, or a retriever from DSPy, LangChain, or
@@ -229,7 +229,7 @@ def _caller(fn: Any) -> Callable[[str, int], Any]:
 
 
 def _item(found: Any) -> tuple[Any, Any]:
-    """Return an item and its score; None if it has no score."""
+    """Return an item and its score; the score is None if the item has none."""
     item: Any
     item, score = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
     if hasattr(item, "node"):  # LlamaIndex's NodeWithScore

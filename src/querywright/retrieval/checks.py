@@ -110,7 +110,7 @@ def check_filter(retriever: Any) -> Collection[str] | None:
 def tell_searched(questions: Sequence[Question], retriever: Any, tell: Tell) -> None:
     """Warn if a retriever cannot find the questions' labeled passages.
 
-    If a retriever cannot list its passages, some of the questions are searched with it. If the labels use ids from the
+    If the retriever cannot list its passages, it searches some of the questions instead. If the labels use ids from the
     passages' metadata, those ids are used instead of the passages' own ids.
 
     Raises:

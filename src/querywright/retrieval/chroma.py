@@ -55,9 +55,9 @@ LOOKED_AT = 8
 
 _logger = logging.getLogger(__name__)
 SAME_MODEL = 0.3
-"""Two vectors for a text are taken to come from the same model if their cosine is at least this value. It allows for
-one vector having been made from the text with a file name in front. The cosine of vectors from different models is near
-0."""
+"""Two vectors for a text are taken to come from the same model if their cosine is at least this value. The value is low
+because one of the vectors may come from the text with a file name in front. The cosine of vectors from different models
+is near 0."""
 REACH = "check that its server is running and that the collection still exists"
 NAMED = (
     "pass the embedder that made the vectors (embedder=), or a retriever that opens the collection with its embedding "
@@ -137,8 +137,8 @@ class _Dense:
 class ChromaRetriever(_Dense, CollectionPassages):
     """Search a collection by cosine similarity.
 
-    When opened, it checks that the collection is complete and was built with this embedder. Vectors and passages are
-    kept in memory. An open retriever does not change, even if the collection is rebuilt. Thread-safe. A copy is the
+    Opening the retriever checks that the collection is complete and was built with this embedder. Vectors and passages
+    are kept in memory. An open retriever does not change, even if the collection is rebuilt. Thread-safe. A copy is the
     same object.
 
     ``name`` may also be a ``chromadb`` collection object or the address of a Chroma collection; the result is then a

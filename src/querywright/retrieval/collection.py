@@ -144,7 +144,7 @@ def index_command(name: str, *, prune: bool = False) -> str:
 
 
 def no_collection(name: str, home: Path | None = None) -> CollectionError:
-    """Return the error for a missing collection; it names the workspace, and a nearby one that has the collection."""
+    """Return the error for a missing collection. It names the workspace, and a nearby one with that collection."""
     folder, here = working_folder(home).resolve(), Path.cwd()
     homes = (place / ".querywright" for place in (here, *here.parents))
     other = next((one for one in homes if one != folder and (one / "collections" / name).is_dir()), None)

@@ -52,7 +52,7 @@ def open_retriever(
     """Open a collection in the workspace, or a Chroma collection outside it.
 
     Args:
-        name: Name of the collection, a ``chromadb`` collection, or the address of one (see ``ForeignChromaRetriever``).
+        name: Name of the collection, a ``chromadb`` collection, or its address (see ``ForeignChromaRetriever``).
             Foreign collections support only ``dense``; for them, passing the embedded model is the same as passing no
             embedder.
         engine: ``dense``, ``bm25``, ``hybrid`` (dense and BM25 with equal weights), ``questions``, or ``expanded``.
@@ -108,7 +108,7 @@ def opened(retriever: object) -> dict[str, Any]:
     """Return the arguments with which ``open_retriever`` reopens a retriever.
 
     The arguments are ``collection``, ``engine``, ``embedder`` (its id), and ``where``; they are None for retrievers
-    that were not opened by it. Other settings are not included, but they do affect the fingerprint.
+    that ``open_retriever`` did not open. Other settings are not included, but they do affect the fingerprint.
     """
     found: dict[str, Any] = dict.fromkeys(("collection", "engine", "embedder", "where"))
     retriever = searched_by(retriever)

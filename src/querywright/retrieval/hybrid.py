@@ -53,7 +53,7 @@ class HybridRetriever(Shared):
         self.weights = tuple(float(weight) for weight in weights) if weights is not None else (1.0,) * len(retrievers)
         self.rrf_k, self.depth = rrf_k, depth
         if len(self.retrievers) < 2:
-            raise InputError(f"a hybrid must have two or more retrievers, but got {len(self.retrievers)}")
+            raise InputError(f"a hybrid retriever must have two or more retrievers, but got {len(self.retrievers)}")
         usable = all(math.isfinite(weight) and weight >= 0 for weight in self.weights) and any(self.weights)
         if len(self.weights) != len(self.retrievers) or not usable:
             raise InputError(
@@ -71,7 +71,7 @@ class HybridRetriever(Shared):
 
     @property
     def is_known(self) -> bool:
-        """Whether the fingerprint distinguishes indexes. True only if this is true for every retriever."""
+        """Whether the fingerprint distinguishes indexes. True only if every retriever's fingerprint does."""
         return all(getattr(one, "is_known", True) for one in self.retrievers)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:

@@ -1,7 +1,8 @@
 """Build a collection from passages, check it, and publish it.
 
-A build writes a new generation next to the published one, which it then replaces in one step. Vectors are cached as
-they are computed, so a killed build can resume, and rebuilding with the same passages does nothing.
+A build writes a new generation next to the published generation, and then replaces the published generation in one
+step. Vectors are cached as they are computed, so a killed build can resume, and rebuilding with the same passages does
+nothing.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class IndexReport:
         added: New passages.
         changed: Passages whose text, title, or metadata changed.
         removed: Passages that were removed.
-        stayed: Passages from earlier builds that were not given this time and stay in the collection.
+        stayed: Passages from earlier builds that are not among the given passages, but stay in the collection.
         embedded: Texts that were embedded with the model.
         cached: Texts whose vectors came from the cache.
         generation: Number of the published generation.
@@ -105,7 +106,7 @@ def build_collection(
     Args:
         name: Name of the collection: 1 to 63 characters from ``a-z 0-9 _ -``.
         passages: At least one passage.
-        embedder: The embedder. If it differs from the previous one, the whole collection is reembedded.
+        embedder: The embedder. If it differs from the previous one, the whole collection is embedded again.
         home: The workspace. Default: ``querywright.home.home()``.
         prune: Whether to remove existing passages that are not in ``passages``. Default False.
         progress: True for a progress bar, or a function that is called with the number of embedded passages and the

@@ -124,9 +124,10 @@ class QuestionIndex(CollectionPassages):
             k: Maximum number of passages per query, 1 or more.
 
         Returns:
-            One list per query, best first; each hit has its question. The score is the cosine similarity, in [-1, 1],
-            between the query and the passage's nearest question. Ties go to the passage with the later ``date`` in its
-            metadata, then to the passage that answers more questions, then to the smaller id.
+            One list per query, best first; each hit contains the question that led to the passage. The score is the
+            cosine similarity, in [-1, 1], between the query and the passage's nearest question. Ties go to the passage
+            with the later ``date`` in its metadata, then to the passage that answers more questions, then to the
+            smaller id.
 
         Raises:
             InputError: ``queries`` is a single string, or ``k`` is below 1.
@@ -287,7 +288,7 @@ class Match(NamedTuple):
 
 
 class Answers:
-    """The passages that each question leads to, and each passage's time; without a time, it counts as the oldest."""
+    """The passages that each question leads to, and each passage's time. A passage without a time is the oldest."""
 
     def __init__(self, passages: Mapping[str, Sequence[str]], times: Mapping[str, float]) -> None:
         self.passages = passages
@@ -341,8 +342,8 @@ def drawn(questions: Iterable[str], passages: int, coverage: float) -> set[str]:
 def walk(ranked: Iterable[Scored], answers: Answers) -> list[Match]:
     """Return the distinct passages that questions lead to, best first; unused questions are skipped.
 
-    Each passage gets the similarity of its most similar question. If two questions are equally similar, the smaller id
-    counts.
+    Each passage gets the similarity of its most similar question. If two questions are equally similar, the one with
+    the smaller id counts.
     """
     best: dict[str, tuple[float, str]] = {}
     for question, similarity in ranked:

@@ -18,7 +18,7 @@ from querywright.shared import Shared
 LEAST_DEPTH = 25
 """Depths are this number times a power of 2, so that runs with different depths can share rankings."""
 MOST_RANKINGS = 20_000
-"""Maximum number of rankings in memory, about 10 kB each with 100 passages. If it is exceeded, all rankings are removed
+"""Maximum number of rankings in memory, about 10 kB each with 100 passages. If there are more, all rankings are removed
 from memory."""
 
 
@@ -134,7 +134,7 @@ class ReplayRetriever(Shared):
             passages = self.inner.get([row[0] for row in rows])
             found = enumerate(zip(passages, rows, strict=True), 1)
             return [Hit(one, float(score), rank, question) for rank, (one, (_, score, question)) in found]
-        except (QuerywrightError, LookupError, TypeError, ValueError, AttributeError):  # ``get`` may be any object's
+        except (QuerywrightError, LookupError, TypeError, ValueError, AttributeError):  # any object may have a ``get``
             return None
 
     def __getattr__(self, name: str) -> Any:
