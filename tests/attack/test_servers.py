@@ -153,7 +153,9 @@ def test_a_server_that_never_ends_costs_a_handful_of_attempts(attack, remote, st
     lm, server = remote(step, timeout=0.3, limits={"max_attempts": 2, "outage_after": 3})
     failed = failure(lm, ear=ear)
     told = "no complete answer within 0.3 seconds" in str(failed) and "increase timeout=" in str(failed)
-    attack.tried("an attempt ends in time, even if data keeps trickling in", isinstance(failed, LMTimeoutError) and told, failed)
+    attack.tried(
+        "an attempt ends in time, even if data keeps trickling in", isinstance(failed, LMTimeoutError) and told, failed
+    )
     with pytest.raises(OutageError, match="consecutive failures"):
         closed_book(questions(40), lm, max_failures=1.0)
     attack.tried("a run ends after a few attempts if the server is silent", server.count <= 3 + 4, server.count)
@@ -177,7 +179,9 @@ def test_a_server_that_lies_about_tokens_gives_no_budget_back(attack, remote, us
     spent, total = budget.spent, engine_of(lm).ledger.total
     held = spent.calls == 1 and spent.tokens >= 0 and min(total.input_tokens, total.output_tokens) >= 0
     attack.tried("a false token count lowers no total", held, (usage, spent, total))
-    attack.tried("a false token count causes no unexpected error", failed is None or isinstance(failed, LMError), failed)
+    attack.tried(
+        "a false token count causes no unexpected error", failed is None or isinstance(failed, LMError), failed
+    )
 
 
 def test_a_name_that_is_looked_up_for_ever_ends_an_attempt_in_time(attack, remote, monkeypatch):
@@ -191,7 +195,11 @@ def test_a_name_that_is_looked_up_for_ever_ends_an_attempt_in_time(attack, remot
 
     monkeypatch.setattr(socket, "getaddrinfo", slow)
     failed = failure(lm)
-    attack.tried("an attempt ends in time, even if data keeps trickling in", isinstance(failed, LMTimeoutError) and not found, failed)
+    attack.tried(
+        "an attempt ends in time, even if data keeps trickling in",
+        isinstance(failed, LMTimeoutError) and not found,
+        failed,
+    )
     gate.set()
 
 
