@@ -50,8 +50,8 @@ def demo(
     """Choose a technique, then compile HCQR and ask a question.
 
     The technique is chosen for documents that no LM has seen. HCQR is then compiled, saved, loaded, and asked a
-    question. By default, a large LM's answers are replayed from a recording; --lm NAME sends the prompts to an LM
-    instead.
+    question. By default, a large LM's answers are replayed from a recording; --lm NAME sends the prompts to that
+    LM instead.
 
     Example: querywright demo
 
