@@ -17,7 +17,7 @@ for name in ("optimize/conftest.py", "optimize/artifacts/conftest.py"):
     wanted = {"make_world", "make_lm", "write", "place", "artifact", "built", "saved", "word_model"}
     globals().update({key: made[key] for key in wanted & made.keys()})
 
-REFUSED = "a changed byte of an artifact is refused, and nothing of it runs"
+REFUSED = "an artifact with a changed byte is rejected, and none of it runs"
 TAMPERED = """
 import os, random, sys
 from collections import Counter

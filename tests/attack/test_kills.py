@@ -27,9 +27,9 @@ CLI = runpy.run_path(str(HERE.parent / "cli" / "conftest.py"))
 STUDIES = SimpleNamespace(**runpy.run_path(str(HERE.parent / "cli" / "study_processes.py")))
 Forks = runpy.run_path(str(HERE / "forked.py"))["Forks"]
 
-SAME = "a command that is killed and run again finds what an undisturbed one finds"
-CLEAN = "a kill leaves nothing half-written once the command has run again"
-PAID = "a kill costs at most the calls that were under way"
+SAME = "a command that is killed and run again produces the same results as an uninterrupted one"
+CLEAN = "a kill leaves no half-written file once the command has run again"
+PAID = "a kill loses at most the calls that were in progress"
 HALF = re.compile(r"^\..*\.(tmp|old)$|^\..*\.new-|^\.building")
 NOT_THE_SAME = {
     "card.json",
@@ -272,7 +272,7 @@ def test_two_at_once_end_well_or_one_is_told_to_wait(
     name, template, server, forks, other_forks, tmp_path, times, attack
 ):
     """Both end, or one is refused in words; what is left is whole, and the command alone finds the same."""
-    two = "two commands into one place end well, or one is told why not"
+    two = "if two commands write to the same place, both succeed or one reports why it cannot"
     lm = f"--lm openai/scripted --api-base {server.address} --api-key-env SCRIPTED_KEY"
     commands = [one.format(lm=lm).split() for one in TWICE[name]]
     for turn in range(times(1)):

@@ -101,10 +101,10 @@ def test_no_failure_of_a_service_is_scored(attack, times, remote, share):
     for row in closed_book(questions(times(200)), lm, threads=8, max_failures=1.0).rows:
         scored = row.scores["accuracy"]
         held = scored == 1.0 if row.failure is None else (row.failure, scored == scored) == ("lm", False)
-        attack.tried("a failure of the service is never scored", held, row)
-        attack.tried("an answer belongs to its question", row.answer in (None, f"right {row.id[1:]}"), row)
+        attack.tried("a service failure is never scored", held, row)
+        attack.tried("each answer belongs to its question", row.answer in (None, f"right {row.id[1:]}"), row)
     kept = open_store().count("lm")
-    attack.tried("no failure is kept", kept <= times(200), kept)
+    attack.tried("no failure is cached", kept <= times(200), kept)
 
 
 @pytest.mark.parametrize("step", EMPTY.values(), ids=EMPTY)
@@ -112,14 +112,14 @@ def test_a_service_that_answers_nothing_is_down(attack, remote, step):
     lm, server = remote(step, limits={"max_attempts": 2, "outage_after": 2}, store=open_store())
     failed = failure(lm)
     held = isinstance(failed, LMProviderError) and not isinstance(failed, AdapterParseError) and server.count == 2
-    attack.tried("an empty answer is a failure of the service", held, failed)
+    attack.tried("an empty answer counts as a service failure", held, failed)
     with pytest.raises((OutageError, TooManyFailuresError)):
         closed_book(questions(40), lm)
-    attack.tried("a service that answers nothing ends a run", server.count <= 12, server.count)
+    attack.tried("a run ends if the service never answers", server.count <= 12, server.count)
     lm, server = remote(step, limits={"outage_after": 5})  # as a command asks: with as many threads as there may be
     with pytest.raises((OutageError, TooManyFailuresError)):
         closed_book(questions(100), lm, threads=engine_of(lm).threads, max_failures=1.0)
-    attack.tried("a service that answers nothing ends a run", server.count <= 4 * 9, server.count)
+    attack.tried("a run ends if the service never answers", server.count <= 4 * 9, server.count)
     assert open_store().count("lm") == 0
 
 
@@ -153,16 +153,18 @@ def test_a_server_that_never_ends_costs_a_handful_of_attempts(attack, remote, st
     lm, server = remote(step, timeout=0.3, limits={"max_attempts": 2, "outage_after": 3})
     failed = failure(lm, ear=ear)
     told = "no complete answer within 0.3 seconds" in str(failed) and "increase timeout=" in str(failed)
-    attack.tried("an attempt ends in time, whatever trickles", isinstance(failed, LMTimeoutError) and told, failed)
+    attack.tried(
+        "an attempt ends in time, even if data keeps trickling in", isinstance(failed, LMTimeoutError) and told, failed
+    )
     with pytest.raises(OutageError, match="consecutive failures"):
         closed_book(questions(40), lm, max_failures=1.0)
-    attack.tried("a silent server costs a handful of attempts", server.count <= 3 + 4, server.count)
+    attack.tried("a run ends after a few attempts if the server is silent", server.count <= 3 + 4, server.count)
     if "drip" in step:
         for _ in range(100):
             if server.left == server.count:
                 break
             threading.Event().wait(0.05)
-        attack.tried("who is waited for no longer is read no longer", server.left == server.count, server.left)
+        attack.tried("an abandoned answer is not read any further", server.left == server.count, server.left)
 
 
 @pytest.mark.parametrize(
@@ -176,8 +178,10 @@ def test_a_server_that_lies_about_tokens_gives_no_budget_back(attack, remote, us
     failed = failure(lm)
     spent, total = budget.spent, engine_of(lm).ledger.total
     held = spent.calls == 1 and spent.tokens >= 0 and min(total.input_tokens, total.output_tokens) >= 0
-    attack.tried("a lie about tokens lowers no count", held, (usage, spent, total))
-    attack.tried("a lie about tokens is not a bug", failed is None or isinstance(failed, LMError), failed)
+    attack.tried("a false token count lowers no total", held, (usage, spent, total))
+    attack.tried(
+        "a false token count causes no unexpected error", failed is None or isinstance(failed, LMError), failed
+    )
 
 
 def test_a_name_that_is_looked_up_for_ever_ends_an_attempt_in_time(attack, remote, monkeypatch):
@@ -191,7 +195,11 @@ def test_a_name_that_is_looked_up_for_ever_ends_an_attempt_in_time(attack, remot
 
     monkeypatch.setattr(socket, "getaddrinfo", slow)
     failed = failure(lm)
-    attack.tried("an attempt ends in time, whatever trickles", isinstance(failed, LMTimeoutError) and not found, failed)
+    attack.tried(
+        "an attempt ends in time, even if data keeps trickling in",
+        isinstance(failed, LMTimeoutError) and not found,
+        failed,
+    )
     gate.set()
 
 
@@ -205,12 +213,12 @@ def test_a_redirect_takes_neither_question_nor_key_elsewhere(attack, remote, cha
     attack.tried("a redirect is not followed", (told, other.count) == (True, 0), failed)
     transport = engine_of(lm).inner._client.config.transport._inner
     free = transport._pool._slot._value
-    attack.tried("a redirect takes no connection for good", free == transport.max_connections, free)
-    attack.tried("no key is shown", KEY not in repr(failed) + str(failed), failed)
+    attack.tried("a redirect does not leak a connection", free == transport.max_connections, free)
+    attack.tried("no API key is shown", KEY not in repr(failed) + str(failed), failed)
 
 
 @pytest.mark.parametrize("key", ["k", "ab", "xyz", "four"])
 def test_a_short_key_is_not_shown_either(attack, remote, key):
     lm, _ = remote({"status": 401, "body": {"error": {"message": f"bad key: {key}, said the server"}}}, api_key=key)
     failed = failure(lm)
-    attack.tried("no key is shown", "bad key: ***, said the server" in str(failed), failed)
+    attack.tried("no API key is shown", "bad key: ***, said the server" in str(failed), failed)

@@ -27,10 +27,10 @@ SERVING = runpy.run_path(str(ROOT / "tests" / "serving" / "conftest.py"))
 globals().update({name: SERVING[name] for name in ("run", "scripted", "retriever", "make", "token")})
 page = runpy.run_path(str(ROOT / "tests" / "serving" / "test_page.py"))["page"]
 
-FULL = "on a full or read-only disk a command ends with a message, and resumes once there is room"
-SEED = "the same seed gives the same artifact, whatever the threads"
-LEVEL = "memory, threads and files stay level over a long run"
-ALONE = "it starts and answers with no network and no optional package"
+FULL = "on a full or read-only disk, a command ends with a message and later resumes"
+SEED = "the same seed produces the same artifact with any number of threads"
+LEVEL = "memory, threads, and open files do not grow in a long run"
+ALONE = "querywright starts and answers without a network or optional packages"
 INERT = "hostile text in a page runs nothing and fetches nothing"
 LM = "--lm openai/scripted --api-base {url} --api-key-env SCRIPTED_KEY"
 

@@ -24,7 +24,7 @@ does not report scores. The metadata is the passage's metadata, plus ``id``, ``t
 
 
 def opened(program: ProgramSource, **options: Any) -> LoadedProgram:
-    """Return a program as is if it is loaded; otherwise, load the artifact at the path.
+    """Return a loaded program unchanged, or load the artifact at a path.
 
     Args:
         program: Path of an artifact, or a loaded program.
@@ -62,7 +62,7 @@ def documents(make: Make, passages: Sequence[Passage], steps: Iterable[Any] = ()
     Args:
         make: Creates one document.
         passages: Passages, best first.
-        steps: Steps in the prediction. Their searches show which queries found a passage, and with what score.
+        steps: Steps in the prediction. The search steps show which queries found a passage, and its scores.
     """
     scores: dict[str, list[float]] = {}
     queries: dict[str, dict[str, None]] = {}

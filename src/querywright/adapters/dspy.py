@@ -36,7 +36,7 @@ class ProgramModule(dspy.Module):
     def __init__(self, loaded: LoadedProgram) -> None:
         super().__init__()
         self.program = copy.deepcopy(loaded.program)
-        # Inside a function, the program is hidden from DSPy and stays the same object in every copy.
+        # A function hides the program from DSPy, and every copy of the module shares the same program.
         self._origin: Callable[[], LoadedProgram] = lambda: loaded
 
     @property

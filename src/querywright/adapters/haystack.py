@@ -1,7 +1,7 @@
 """Programs in Haystack: a component that answers, and one that only retrieves. Requires the ``haystack`` extra.
 
-Importing Haystack turns on its usage statistics. This module keeps them off, unless the environment variable
-HAYSTACK_TELEMETRY_ENABLED says otherwise or the application has already imported Haystack.
+Importing Haystack turns on its usage statistics. This module turns them off, unless the environment variable
+HAYSTACK_TELEMETRY_ENABLED is set or the application has already imported Haystack.
 """
 
 from __future__ import annotations

@@ -61,7 +61,8 @@ class Answer(RetrievalResult):
 def server(program: ProgramSource, *, name: str = "querywright") -> MCPServer[Any]:
     """Return a server with the tools ``ask`` and ``retrieve``; ``server(...).run()`` uses standard input and output.
 
-    The client sees the messages of errors that it can fix, such as missing options, but not those of unexpected errors.
+    The client sees the messages of errors that it can fix, such as missing options, but no messages of unexpected
+    errors.
 
     Args:
         program: Path of an artifact, or a loaded program.

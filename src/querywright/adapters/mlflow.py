@@ -1,7 +1,7 @@
 """Log results as MLflow runs. Requires the ``mlflow`` extra.
 
-Importing MLflow turns on its usage statistics. This module keeps them off, unless the environment variable
-MLFLOW_DISABLE_TELEMETRY says otherwise or the application has already imported MLflow.
+Importing MLflow turns on its usage statistics. This module turns them off, unless the environment variable
+MLFLOW_DISABLE_TELEMETRY is set or the application has already imported MLflow.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def log(
 ) -> str:
     """Log a result as one run, with a nested run for each arm and each trial.
 
-    MLflow lays out parameter searches in the same way, so its tables and charts can compare the arms. Each metric
+    MLflow uses the same layout for parameter searches, so its tables and charts can compare the arms. Each metric
     is logged with its interval (``accuracy``, ``accuracy.low``, ``accuracy.high``), and each arm also logs its lead
     over the baseline (``accuracy.lead``, ``.lead.low``, ``.lead.high``, ``.lead.p``). A trial's metrics on dev start
     with ``dev/``. ``recall@5`` is logged as ``recall_at_5``. The outer run repeats the recommended arm's metrics. If a
@@ -48,7 +48,7 @@ def log(
         result: Return value of ``querywright.evaluate``, ``compare``, or ``compile``, or a study's ``Snapshot``.
         name: Name for the run. Default: MLflow chooses a name.
         params: Additional parameters to log. They are logged unchanged, so they must not contain secrets.
-        kept: Files and folders, such as an artifact, to log along with the report and the results for every question.
+        kept: Files and folders to log, such as an artifact, in addition to the report and the results per question.
 
     Returns:
         The run's id.
@@ -115,7 +115,7 @@ def _parts(result: Any) -> tuple[dict[str, Any], list[str], Comparison | None, _
 
 
 def _write_files(result: Any, compared: Comparison | None, folder: Path) -> None:
-    """Write the results for every question or trial, and a report with the prompts."""
+    """Write the results per question or trial, and a report with the prompts."""
     if isinstance(result, Snapshot):
         export(result, folder / "trials.parquet")
         write_report(result, folder / "report.html")

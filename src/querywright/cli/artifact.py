@@ -58,7 +58,8 @@ def verify_command(
 ) -> int:
     """Check a compiled program's files, requirements, and golden answers.
 
-    The exit status is 0 only if all checks pass. A different library version is only a warning, unless answers differ.
+    The exit status is 0 only if all checks pass. A different library version causes only a warning, unless answers
+    differ.
 
     Example: querywright artifact verify artifacts/hcqr --digest sha256:...
 

@@ -48,8 +48,8 @@ def ask(
         question: The question.
         option: An option to choose from. Repeatable.
         artifact: A compiled program.
-        technique: An untuned technique to use instead of an artifact, by name or as FILE.py:NAME. With an artifact:
-            the code of its technique if it is not built in.
+        technique: An untuned technique to use instead of an artifact, by name or as FILE.py:NAME. With --artifact,
+            the code of the artifact's technique, if the technique is not built in.
         history: A turn of the conversation before the question, earliest first. Repeatable.
         verify: Replay the artifact's golden answers first.
         accept: Load the artifact even if most of its collection changed.

@@ -9,7 +9,7 @@ from querywright.errors import InputError
 
 
 def check_folder(target: Path, option: str, mark: str = "manifest.json") -> None:
-    """Raise an error if a folder cannot be written, or is not empty and lacks ``mark``, which identifies its kind."""
+    """Raise an error if a folder cannot be written to, or has files but not ``mark``, which identifies its kind."""
     if os.path.isdir(target):
         if not (target / mark).is_file() and any(target.iterdir()):
             raise InputError(
@@ -21,7 +21,7 @@ def check_folder(target: Path, option: str, mark: str = "manifest.json") -> None
 
 
 def check_file(target: Path, option: str, *, parents: bool = False) -> None:
-    """Raise an error if a file cannot be written. Its folder must exist, unless ``parents`` is true."""
+    """Raise an error if a file cannot be written. The file's folder must exist, unless ``parents`` is true."""
     if os.path.isdir(target):
         raise InputError(f"{option} must be a file, but {target.name!r} is a folder; choose a different path")
     if not parents and not os.path.isdir(target.absolute().parent):

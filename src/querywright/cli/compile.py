@@ -64,18 +64,19 @@ def compile_command(
         sizes: Number of questions in train,dev,test, such as 20,40,80. Default: 30%, 30%, and 40% of all.
         objective: decision_useful, accuracy, both, a metric such as recall@5 or judged_useful, or MODULE:FUNCTION;
             auto: judged_useful if --judge-lm is given, or the metric of --judge; else decision_useful if evidence is
-            labeled, else accuracy. Repeatable, and may include costs (lm_calls, tokens, seconds, dollars); the first
-            objective decides.
+            labeled, else accuracy. Repeatable, and may include costs (lm_calls, tokens, seconds, dollars); the best
+            program is chosen by the first objective.
         teleprompter: Name of the DSPy optimizer; pass an unknown name to list all.
         argument: Argument for the teleprompter, such as num_trials=10. Repeatable.
         trials: Number of trials.
         max_passages: Maximum number of passages that each program shows the reader. Default: 5.
         seed: Seed for the split, the demonstrations, and the search.
-        reader_check: Number of questions left over after --sizes on which to evaluate only closed book and oracle
-            evidence.
-        allow_copies: Also try prompts that copy training questions, answers, or passages. Default: leave them out.
-        slice: Also break the test results down by a question column, or by known: whether the LM answers a question
-            correctly without passages. Repeatable.
+        reader_check: Number of questions to use only for closed book and oracle evidence, from the questions left over
+            after --sizes.
+        allow_copies: Also try prompts that copy training questions, answers, or passages. Default: leave these
+            prompts out.
+        slice: Also break the test results down by a question column, or by 'known' (whether the LM answers the
+            question correctly without passages). Repeatable.
     """
     from querywright.arms import pairs
     from querywright.optimize.optimizers import optimizer_named
@@ -101,7 +102,7 @@ def compile_command(
 def compile_and_show(
     technique: str, questions: Any, save_to: Path, output: opt.Results, *, replace: bool, **given: Any
 ) -> Workspace:
-    """Compile, save, show, and log, and return the workspace; show the results even if saving fails."""
+    """Compile, save, show, and log, and return the workspace; print the results even if saving fails."""
     from querywright.api import compile as compiled
 
     logged = tracking(output.log)

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from querywright.workspace import Workspace
 
 OWN = Path("artifacts/hcqr-sample")
-"""The default folder for the demo, in which it replaces its earlier artifact."""
+"""The demo's default folder, in which the demo replaces its earlier artifact."""
 HANDBOOK_DEV, HANDBOOK_TRAIN = 100, 20
-"""Number of questions in the study (the first ones in the file), and how many of them are for training. The remaining
-questions are for test."""
+"""Number of questions in the study (the first ones in the file), and how many of these are for training. The other
+questions in the file are for test."""
 HANDBOOK_BUDGET = 3
 """Number of passages that the reader sees."""
 SEARCHED = ("hcqr", "corpus_steered", "rrs")
@@ -47,11 +47,11 @@ def demo(
     run: opt.Threads = opt.Threads(),
     output: opt.Output = opt.Output(),
 ) -> None:
-    """Choose a technique, then compile HCQR and ask it.
+    """Choose a technique, then compile HCQR and ask a question.
 
     The technique is chosen for documents that no LM has seen. HCQR is then compiled, saved, loaded, and asked a
-    question. By default, a large LM's answers are replayed from a recording; --lm NAME sends the prompts to an LM
-    instead.
+    question. By default, a large LM's answers are replayed from a recording; --lm NAME sends the prompts to that
+    LM instead.
 
     Example: querywright demo
 

@@ -27,8 +27,8 @@ class Options:
     """The options of ``evaluate`` and ``compare``.
 
     Args:
-        slice: Also break the results down by a question column, or by known: whether the LM answers a question
-            correctly without passages. Repeatable.
+        slice: Also break the results down by a question column, or by 'known' (whether the LM answers the question
+            correctly without passages). Repeatable.
     """
 
     data: opt.DataOptions
@@ -84,7 +84,8 @@ class Options:
 def evaluate_command(arm: opt.Arms = (), /, *, given: Options, rows: opt.File | None = None) -> None:
     """Evaluate arms and compare them with the baseline.
 
-    All arms are evaluated on the same questions. The baseline is plain, or else the first arm.
+    All arms are evaluated on the same questions. The baseline is plain if it is among the arms, and otherwise the first
+    arm.
 
     Example: querywright evaluate plain hcqr --data questions.jsonl --collection textbooks --limit 40
 
@@ -117,9 +118,10 @@ def compare_command(
 ) -> None:
     """Compare arms with a baseline and write a report.
 
-    The output shows where answers are lost, and the folder also gets every question's result. Closed book and oracle
-    evidence run too if there is a reader and labeled evidence. To resume an interrupted run, run the same command
-    again; finished answers are cached. To add arms to the folder later, use the same questions and options.
+    The output shows where answers are lost, and the folder also contains the results per question. If there is a reader
+    and labeled evidence, closed book (no passages) and oracle evidence (the labeled passages) are evaluated, too. To
+    resume an interrupted run, run the same command again; finished answers are cached. To add arms to the folder later,
+    use the same questions and options.
 
     Example: querywright compare plain@bm25 hyde artifacts/mine --data questions.jsonl --collection mine --out results
 

@@ -36,10 +36,10 @@ class CaseOptions:
 
     Args:
         source: Cases labeled by people: a file with the columns question, passage, and label, or a folder with
-            corpus.jsonl and questions.jsonl (in which judged maps passage IDs to labels).
+            corpus.jsonl and questions.jsonl (whose field judged maps passage IDs to labels).
         limit: Keep only the first N questions.
         per_question: Keep at most K cases per question, always the same cases (chosen by a hash). Default: all.
-        column: The column's name in your data, such as text=contents. Repeatable.
+        column: Read a field from a column with a different name, such as text=contents. Repeatable.
         seed: Seed for the split and the resampling.
     """
 
@@ -61,7 +61,7 @@ class CaseOptions:
         )
         bare = sum(one.case.question.answer is None for one in judged) if "right_answer" in judge.needs() else 0
         if bare and bare == len(judged) and named == judge.NAME and judge.OTHER:
-            note(f"no correct answers in {data}, so the judge is {judge.OTHER.NAME!r}")
+            note(f"no case in {data} has a correct answer, so the judge is {judge.OTHER.NAME!r}")
             return judge.OTHER(), judged
         if bare:
             other = f", or use the judge {judge.OTHER.NAME!r}" if judge.OTHER else ""
@@ -177,11 +177,11 @@ def calibrate_command(
     """Measure how well a judge agrees with people.
 
     Grades from 1 to 4 are read as in LiveQA: for usefulness, 4 is ENTAILED, 3 is USEFUL, and 1 and 2 are NOT_USEFUL;
-    for answerability, 4 is complete, 3 is partial, and 1 and 2 are none. If there is no correct answer, usefulness is
-    judged without one. Intervals come from resampling questions. If cases name the systems that found a passage or
-    wrote an answer (arms), the judge's ranking of the systems is compared with people's ranking (Kendall's tau),
-    because tuning relies on this ranking. If a second person labeled cases (second_label), the agreement between the
-    two people is shown next to the judge's.
+    for answerability, 4 is complete, 3 is partial, and 1 and 2 are none. If no case has a correct answer, usefulness is
+    judged without correct answers. Intervals come from resampling questions. If cases name the systems that found a
+    passage or wrote an answer (arms), the judge's ranking of the systems is compared with people's ranking (Kendall's
+    tau), because tuning relies on this ranking. If a second person labeled cases (second_label), the agreement between
+    the two people is shown next to the judge's.
 
     Example: querywright judge calibrate usefulness --data liveqa-med --per-question 8
 
@@ -284,7 +284,7 @@ def _show_compiled(made: CompiledJudge, workspace: Workspace, file: Path) -> Non
     if gain.low > 0:
         said = "with the demonstrations, the judge agrees better with people"
     elif gain.high < 0:
-        said = "with the demonstrations, the judge agrees less with people; use the judge without them"
+        said = "with the demonstrations, the judge agrees less with people; use the judge without demonstrations"
     say(f"{said}: difference in kappa {shown(gain)}")
     _show_end(made.after, workspace, file)
 

@@ -45,7 +45,7 @@ SYNONYMS = {
     "compile": ("--metric", "--objective"),
     **dict.fromkeys(("compare", "evaluate"), ("--objective", "--metric")),
 }
-"""By command: an option that other commands have, and this command's own option for the same thing."""
+"""For each command, an option of other commands, and this command's option for the same setting."""
 
 LAST_ANSWERS_SECONDS = 60.0
 _NO_ROOM_OR_RIGHT = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
@@ -196,7 +196,7 @@ def _watch_for_interrupt() -> None:
 
 
 def _end(status: int) -> None:
-    """End at once. Threads may be running a model, and a normal exit would wait for them or crash."""
+    """End the process at once. A normal exit would wait for threads that are running a model, or crash."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(status)

@@ -57,7 +57,7 @@ Count = Annotated[int, Parameter(metavar="N", validator=Number(gte=1))]
 Share = Annotated[float, Parameter(metavar="SHARE", validator=Number(gte=0, lte=1))]
 Digest = Annotated[str, Parameter(metavar="SHA256")]
 Slices = Annotated[tuple[str, ...], Parameter(metavar="COLUMN", show_default=False, group="Questions")]
-Columns = Annotated[tuple[str, ...], Parameter(metavar="OURS=THEIRS", show_default=False)]
+Columns = Annotated[tuple[str, ...], Parameter(metavar="FIELD=COLUMN", show_default=False)]
 Json = Annotated[
     bool,
     Parameter(name="--json", show_default=False, group="Output", help="Print only JSON on standard output."),
@@ -74,7 +74,9 @@ Technique = Annotated[str, checked("technique_names:check_technique")]
 OwnTechnique = Annotated[
     str | None,
     Parameter(
-        name="--technique", metavar="FILE.py:NAME", help="The code of the artifact's technique if it is not built in."
+        name="--technique",
+        metavar="FILE.py:NAME",
+        help="Code of the artifact's technique, if the technique is not built in.",
     ),
 ]
 Engine = Annotated[Name, checked("retrieval.engines:check_engine")]
@@ -274,8 +276,8 @@ class Judges(JudgeLM):
     """Judges and their LM.
 
     Args:
-        judge_lm: The LM that judges; it judges usefulness if no --judge is given. Default: --lm, with its URL and API
-            key.
+        judge_lm: The LM that judges. Without --judge, this option adds the usefulness judge. Default: --lm, with its
+            URL and API key.
         judge: A judge (querywright judge list), or the path of a saved judge. Repeatable.
     """
 
@@ -299,7 +301,7 @@ class RowOptions:
     """How to read a file, folder, or dataset.
 
     Args:
-        column: The column's name in your data, such as text=contents. Repeatable.
+        column: Read a field from a column with a different name, such as text=contents. Repeatable.
         limit: Read only the first N rows.
         split: Split of a dataset or folder.
     """
@@ -345,7 +347,7 @@ class Helpers:
     """Other models for a technique.
 
     Args:
-        reranker: A cross-encoder's name or path, for techniques that rerank.
+        reranker: Name or path of a cross-encoder, for techniques that rerank.
     """
 
     reranker: Name | None = None
@@ -364,8 +366,9 @@ class SearchOptions:
     Args:
         embedder: embedded, or the name or path of a sentence-transformers model; add prompts as
             NAME?query=...&document=...
-        engine: dense, bm25, hybrid (both), questions, or expanded. Default: the technique's own engine, or dense.
-        knob: A knob's value, such as max_passages=10. Repeatable.
+        engine: dense, bm25, hybrid (dense and bm25), questions (a question index), or expanded (bm25 over passages with
+            their generated questions). Default: the technique's own engine, or dense.
+        knob: A knob and its value, such as max_passages=10. Repeatable.
     """
 
     embedder: Name = "embedded"
@@ -396,7 +399,7 @@ class SearchSource:
     Args:
         collection: The collection to search: its name, or a collection in Chroma (FOLDER#NAME or
             http://HOST:PORT#NAME). For an artifact, it replaces the artifact's collection.
-        retriever: A function that returns the retriever to use instead of a collection, as MODULE:FUNCTION.
+        retriever: A function that returns a retriever to use instead of a collection, as MODULE:FUNCTION.
         where: Search only passages with this metadata, such as '{"topic": "heart"}' (Chroma's filters).
     """
 
@@ -443,7 +446,8 @@ class ArmOptions(Searching):
     """The defaults for all arms.
 
     Args:
-        engine: dense, bm25, hybrid (both), questions, or expanded.
+        engine: dense, bm25, hybrid (dense and bm25), questions (a question index), or expanded (bm25 over passages with
+            their generated questions).
         max_passages: Maximum number of passages shown to the reader, for arms that do not set max_passages.
         metric: A metric. Repeatable. Default: accuracy, and evidence metrics if the questions have labels.
     """
@@ -460,8 +464,8 @@ class Threads:
     """Work that runs in parallel.
 
     Args:
-        threads: Number of questions (or passages, or cases), and of calls to a remote LM, to run in parallel.
-            Default: 4 questions, and up to the server's limit of calls.
+        threads: Number of questions (or passages, or cases) to run in parallel, and maximum number of parallel calls to
+            a remote LM. Default: 4 questions, and as many calls as the server allows.
     """
 
     threads: Count | None = None

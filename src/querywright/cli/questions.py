@@ -37,7 +37,7 @@ def build(
     judge: opt.JudgeLM = opt.JudgeLM(),
     work: opt.Work = opt.Work(),
 ) -> None:
-    """Write questions for every passage and index the answered ones.
+    """Write questions for every passage and index those it answers.
 
     A judge decides whether a passage answers its questions. Passages whose questions are up to date cost nothing.
     Questions are removed if their passage is no longer in the collection. To resume an interrupted build, run the same
@@ -119,18 +119,18 @@ def fill(
 ) -> None:
     """Find more passages that answer the indexed questions.
 
-    The most similar pairs are judged, and the others are estimated. The results replace the results of any earlier
-    fill, even if the earlier fill had more pairs. If the estimates do not predict held-out judgments
-    better than the mean judgment, the estimates are rejected, and only the judged pairs are stored. Repeating the same
-    fill costs nothing.
+    The most similar pairs of a question and a passage are judged, and the other pairs are estimated. The results
+    replace the results of any earlier fill, even if the earlier fill had more pairs. If the estimates do not predict
+    held-out judgments better than the mean judgment, the estimates are rejected, and only the judged pairs are stored.
+    Repeating the same fill costs nothing.
 
     Example: querywright questions fill textbooks --most 5000
 
     Args:
         collection: Name of a collection with generated questions.
-        most: Number of pairs to judge, most similar first.
+        most: Number of pairs to judge, the most similar pairs first.
         complete: Estimate the pairs that are not judged.
-        cut: Minimum estimated value to store.
+        cut: Minimum value of an estimate to store, 0 to 1.
         seed: Seed for the random pairs and the estimate.
     """
     from querywright.optimize.question_fill import fill as fill_in
@@ -159,9 +159,9 @@ def make_command(
     """Write a first labeled question set.
 
     The set contains questions, their answers, and the passages that contain the answers. A question is kept if its
-    passages contain the answer, and if an LM finds this answer with all of the passages, but not with none or with
-    only one of two. The set is synthetic, so read it before you rely on a result. At most five passages are
-    tried per question.
+    passages contain the answer, and if an LM finds this answer with all of these passages, but not without passages or
+    with only one of two. The set is synthetic, so read it before you rely on a result. At most five passages are tried
+    per question.
 
     Example: querywright testset make mine --lm openai/gpt-4o-mini --out questions.jsonl
 
@@ -214,8 +214,8 @@ def out_of_distribution_command(
 ) -> None:
     """Write one new question per passage.
 
-    The passage's stored questions must not already ask it. A question is kept if the judge finds the whole answer in
-    its passage. Use different LMs than for writing and judging the index.
+    The passage's stored questions must not already include the new question. A question is kept if the judge finds the
+    whole answer in its passage. Use different LMs than for writing and judging the index.
 
     Example: querywright testset out-of-distribution textbooks --out new.jsonl
 

@@ -28,7 +28,7 @@ def write(
     Args:
         file: The file, .jsonl.gz.
         model: The LM, if the workspace has answers from several LMs. Repeatable.
-        label: The name to show for the LM in results. Default: the LM's own name.
+        label: Name to show for the LM in results. Default: the LM's name.
     """
     from querywright.models.recording import write_recording
     from querywright.models.store import open_store

@@ -120,7 +120,7 @@ def show_table(title: str, rows: Rows, *, notes: Sequence[str] = ()) -> None:
 def show_scores(
     title: str, arms: Sequence[Any], workspace: Any = None, *, verbose: bool, notes: Sequence[str] = ()
 ) -> None:
-    """Print a table of scores. Unless ``verbose`` is true, omit details and any columns that do not fit."""
+    """Print a table of scores. Unless ``verbose`` is true, leave out detail columns that do not fit."""
     from querywright.optimize.tables import replayed, table_rows
 
     recorded = workspace is not None and workspace.lm.model.startswith("recording:")
@@ -136,7 +136,7 @@ def show_scores(
 def show_verdicts(comparisons: Sequence[Any], *, verbose: bool, programs: Mapping[str, str] | None = None) -> None:
     """Print a table of comparisons and, if ``verbose`` is true, a sentence for each comparison.
 
-    If the programs' engines and knobs are given, print the verdict, too.
+    If the programs' engines and knobs are given, also print the verdict.
     """
     from querywright.optimize.results import in_words
     from querywright.optimize.significance import verdict_rows, verdict_sentence
@@ -152,7 +152,7 @@ def show_verdicts(comparisons: Sequence[Any], *, verbose: bool, programs: Mappin
 
 
 def show_slices(comparisons: Sequence[Any], slices: Sequence[Any]) -> None:
-    """Print the results by slice, and which gains are only on questions that the LM knows."""
+    """Print the results by slice, and name the gains that are shown only on questions that the LM knows."""
     from querywright.optimize.slices import known_sentence, slice_rows
 
     if not slices:
@@ -165,13 +165,13 @@ def show_slices(comparisons: Sequence[Any], slices: Sequence[Any]) -> None:
 
 
 def _filled(rows: Rows) -> Rows:
-    """Return the rows without the columns that are empty or zero in all rows."""
+    """Return the rows without columns that are empty or zero in all rows."""
     kept = [name for name in (rows[0] if rows else ()) if any(row[name] not in NOTHING for row in rows)]
     return [{name: row[name] for name in kept} for row in rows]
 
 
 def fit(rows: Rows, width: int) -> list[list[str]]:
-    """Return each table's columns, so that each fits ``width``. All tables have the columns that identify a row."""
+    """Return each table's columns, so that each table fits ``width`` and has the columns that identify a row."""
     sizes = _sizes(rows)
     naming = [name for place, name in enumerate(sizes) if place == 0 or name in NAMING]
     tables: list[list[str]] = [[]] if sizes else []

@@ -91,7 +91,7 @@ def run_command(
 ) -> None:
     """Run a study: search on dev, evaluate once on test.
 
-    To resume a study, run the same command again. You may increase the trials or the budget in the file first.
+    To resume a study, run the same command again. Before that, you can increase the trials or the budget in the file.
 
     Example: querywright study run study.yaml --out studies/mine --workers 4
 
@@ -121,7 +121,7 @@ def resume_command(
 
 @study_app.command(name="status")
 def status_command(folder: Study, /, *, where: StorageOptions = StorageOptions(), as_json: opt.Json = False) -> None:
-    """Show a study's trials, even while it runs.
+    """Show a study's trials, even while the study runs.
 
     Example: querywright study status studies/mine
     """
@@ -158,7 +158,7 @@ def export_command(folder: Study, /, *, save_to: opt.OutFile, where: StorageOpti
     Example: querywright study export studies/mine --out trials.parquet
 
     Args:
-        save_to: A file that ends in .parquet, .csv or .jsonl.
+        save_to: A .parquet, .csv, or .jsonl file.
     """
     from querywright.optimize.study.results import export
     from querywright.optimize.tables import check_table
@@ -252,7 +252,7 @@ def show_study(snapshot: Snapshot, *, verbose: bool = False) -> None:
 
 
 def _remarks(snapshot: Snapshot, outcome: Mapping[str, Any]) -> list[str]:
-    """Return a finished study's choices and verdict as sentences."""
+    """Return a finished study's recommendation and verdict as sentences."""
     said = [f"recommended: {outcome['recommended']} (chosen on dev)"]
     last = outcome["reader_prompts"]
     if last["tried"]:

@@ -186,7 +186,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
 
     @app.get("/health", summary="Show the server's state", response_model=Health)
     async def health() -> Response:
-        """A server that is stopping or not ready yet does not respond at all."""
+        """A server that is stopping, or is not ready yet, does not respond at all."""
         facts = {"technique": program.manifest.technique, "reader": program.manifest.reader}
         token = settings.token is not None
         return _json({"artifact": service.name, "version": program.id, **facts, "token": token})

@@ -64,7 +64,7 @@ _SAFE: list[tuple[bytes, bytes]] = [
 
 
 class RequestError(Exception):
-    """A request that is answered with an error: a word for programs and a sentence for people."""
+    """An error response to a request: an error code for programs and a sentence for people."""
 
     def __init__(
         self, status: int, kind: str, message: str, *, retry_after: float = 0, headers: Mapping[str, str] | None = None
@@ -194,8 +194,7 @@ class Front:
 
     def _admit(self, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
         """Raise ``RequestError`` if a request must not be admitted."""
-        # A page on a different site must not use the browser's access to send requests, whatever name it uses for this
-        # server.
+        # A page on a different site must not send requests through the browser, whatever name it uses for this server.
         token, host, origin = self._settings.token, headers.get(b"host", b""), headers.get(b"origin")
         if token is None and is_loopback(self._settings.host) and not is_loopback(_parts(b"//" + host)[1]):
             raise RequestError(400, "host", "a server without a token accepts only requests to localhost or 127.0.0.1")

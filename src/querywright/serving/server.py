@@ -116,7 +116,7 @@ def write_logs(stream: IO[str] | None = None) -> None:
 
     Call it again after all libraries are imported, because some of them install handlers.
     """
-    logging.raiseExceptions = False  # if nobody reads the log anymore, nobody reads tracebacks about it either
+    logging.raiseExceptions = False  # if the log can no longer be written, print no tracebacks about it
     handler = logging.StreamHandler(sys.stdout if stream is None else stream)
     handler.setFormatter(JsonLines())
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)

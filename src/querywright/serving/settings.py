@@ -22,9 +22,9 @@ class ServeSettings:
         token: Token that callers must send as ``Authorization: Bearer ...``; at least 16 characters. None for no token,
             which is allowed only with a loopback address.
         concurrency: Maximum number of questions to answer in parallel. Default 64.
-        waiting: Maximum number of questions that wait for a turn; any more get HTTP 503. Default 128.
-        deadline: Maximum time per request, in seconds, including waiting; after that, it gets HTTP 504. Default 60.
-        grace: Time that in-flight requests have to finish when the server stops, in seconds. Default 30.
+        waiting: Maximum number of questions that wait for a turn; further questions get HTTP 503. Default 128.
+        deadline: Maximum time per request, in seconds, including waiting; slower requests get HTTP 504. Default 60.
+        grace: Time for in-flight requests to finish when the server stops, in seconds. Default 30.
 
     Raises:
         InputError: A value is out of range, or the server would be open to anyone on the network.
@@ -58,7 +58,7 @@ class ServeSettings:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach an address. Any name except localhost could be a different machine."""
+    """Return whether only this machine can reach an address. False for any name except localhost."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

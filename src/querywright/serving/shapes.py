@@ -79,5 +79,5 @@ class Problem(BaseModel):
 
 
 def has_declined(answer: str | None, options: Sequence[str]) -> bool:
-    """Return whether an answer says that the passages do not answer the question. An option never counts as that."""
+    """Return whether an answer says that the passages do not answer the question. False if the answer is an option."""
     return bool(answer) and answer not in [option.strip() for option in options] and says_declined(str(answer))

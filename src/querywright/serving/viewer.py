@@ -28,7 +28,7 @@ _SAFE = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", 
 def runs_under(folder: Path) -> list[dict[str, Any]]:
     """Return the reports and artifacts in a folder and its subfolders, newest first. Links are not followed.
 
-    Each one has ``id`` (its path in the folder), ``kind``, ``title``, ``date`` (seconds since 1970), ``metric``,
+    Each entry has ``id`` (its path in the folder), ``kind``, ``title``, ``date`` (seconds since 1970), ``metric``,
     ``verdict``, ``baseline``, and ``arms`` (each with ``name`` and ``metrics``).
     """
     found: list[dict[str, Any]] = []
@@ -115,7 +115,7 @@ class _Handler(BaseHTTPRequestHandler):
         if at.path == "/runs":
             return self._send(200, json.dumps(runs), "application/json")
         if at.path == "/open" and any(one["id"] == id for one in runs):
-            # In a sandbox, because anyone may have created the file. In the sandbox, it cannot call this server.
+            # Anyone may have created the file, so it is shown in a sandbox, where it cannot call this server.
             kind = "text/html" if id.endswith(".html") else "text/plain"
             with contextlib.suppress(FileNotFoundError):
                 return self._send(200, _text(folder / id), kind, f"{POLICY}; sandbox allow-scripts")
