@@ -160,7 +160,7 @@ def query_texts(written: Any, limit: int, *, besides: Iterable[str] = ()) -> lis
 
 
 def _cut_off(text: str) -> str:
-    """Return a text as an LM would copy it under a grammar that limits its length."""
+    """Return a text as an LM would copy it under a grammar that limits the length of a query."""
     return ended(" ".join(text.split())[:LONGEST_QUERY], LONGEST_QUERY)
 
 

@@ -96,7 +96,7 @@ def alike(one: str, other: str) -> bool:
     """Return whether two questions differ only in a few words, none of which is a number or a negation.
 
     Word order, articles, forms of "be" and "do", and a final "s" are ignored. The result does not depend on an
-    embedder, so switching embedders does not change records.
+    embedder, so it stays the same if you switch embedders.
 
     Args:
         one: The first question.

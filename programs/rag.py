@@ -32,7 +32,7 @@ class Listener(Protocol):
 
     @property
     def ear(self) -> Ear | None:
-        """Listens to the LM's answer to the reader as it arrives; None if partial answers are not needed."""
+        """Receives the reader's answer while the LM writes it; None if partial answers are not needed."""
 
     def found(self, queries: Sequence[Query], passages: Sequence[Passage]) -> None:
         """Receive the queries and passages before the reader is called."""
@@ -44,8 +44,8 @@ class RAG(Threaded):
     Args:
         technique: The technique that finds passages.
         reader: The reader that answers from them, or None for a program that only retrieves.
-        nearest: Number of demonstrations in each predictor call, those nearest to its input; 0 for all of the
-            predictor's demonstrations. Default 0.
+        nearest: Number of demonstrations in each predictor call: those nearest to the input of the call. 0 shows all of
+            the predictor's demonstrations. Default 0.
 
     Raises:
         TechniqueError: ``nearest`` is below 0.

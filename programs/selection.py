@@ -2,8 +2,8 @@
 
 This is a listwise reranker (as in RankGPT, Sun et al. 2023, arXiv 2304.09542) with two differences. The prompt asks
 which passages decide the question, not which are about it, and the LM may name fewer passages than there is room for,
-or none. Every technique that calls an LM has the selection as the knob ``select``. By default, the LM reads whole
-passages, because the deciding sentence is often the last one.
+or none. Every technique that calls an LM has the knob ``select``, which turns the selection on. By default, the LM
+reads whole passages, because the deciding sentence is often the last one.
 
 ``select_by=needs`` uses a different prompt, for questions that require several passages: the LM first names what must
 be known, then chooses a set that contains it, as in SetR (arXiv 2507.06838) and OptiSet (arXiv 2601.05027). Where we
@@ -61,7 +61,7 @@ SELECT_MOST = Knob(
     when={"select": (True,)},
     search=False,
 )
-"""Lets several budgets share one LM answer: smaller budgets use the beginning of its list."""
+"""Lets several budgets share one LM answer: smaller budgets use the beginning of the list in that answer."""
 SELECT_BY = Knob(
     "select_by",
     "decision",

@@ -96,7 +96,7 @@ class QuestionContext:
 
     Args:
         steps: The technique's records; None outside of a technique.
-        nearest: The object that chooses the demonstrations for each call, and how many; None to show all.
+        nearest: The object that chooses the demonstrations for each call, and their number; None to show all.
         listener: Receives events; None for no listener.
     """
 
@@ -286,7 +286,7 @@ class Threaded(dspy.Module):
     """A module whose ``acall`` runs the call in a thread, so that it does not block the event loop."""
 
     async def acall(self, *args: Any, **inputs: Any) -> Any:
-        """Call the module in a thread. If canceled, the call ends after its current step."""
+        """Call the module in a thread. If the call is canceled, it ends after its current step."""
         steps, context = Steps(None), contextvars.copy_context()
         context.run(_question.set, replace(_question.get(), steps=steps))
         call = partial(context.run, self.__call__, *args, **inputs)
