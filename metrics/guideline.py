@@ -58,7 +58,7 @@ class ListKeyPoints(dspy.Signature):
 
 @dataclass(frozen=True, slots=True)
 class Guideline:
-    """A question's guideline, with which answers to the question are compared.
+    """A question's guideline; answers to the question are compared with it.
 
     Args:
         golden_answer: The answer that an LM wrote from the sources.

@@ -256,7 +256,7 @@ class CoverageJudge(Judge):
     SCALE = YES_NO
 
     def score(self, labels: Sequence[str | None], metric: str = "") -> float:
-        """Return covered points / all points; NaN if a label is unreadable, because fewer points change the scale."""
+        """Return covered points / all points; NaN if a label is unreadable, because the share would then be unknown."""
         if not labels or None in labels:
             return math.nan
         return math.fsum(self.SCALE[label] for label in labels if label is not None) / len(labels)

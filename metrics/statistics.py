@@ -48,7 +48,7 @@ class PairedTest:
         unscored: Number of questions left out because a or b could not be scored.
         p_two_sided: Probability of a difference at least this large, in either direction, if there is no true
             difference.
-        p_one_sided: The same probability, but only for a being better.
+        p_one_sided: The same probability, but only for differences in favor of a.
         difference: Mean of a - b; NaN without questions.
         low: Lower end of the difference's interval; NaN with fewer than two questions.
         high: Upper end of that interval.
