@@ -50,8 +50,7 @@ class TooManyFailuresError(QuerywrightError):
 
 
 class Failures:
-    """Counts a run's failed questions, and ends the run if they exceed the allowed share. One may always fail, unless
-    the share is 0.
+    """Counts a run's failed questions, and ends the run if they exceed the allowed share.
 
     Raises:
         InputError: The share is out of range.
@@ -154,8 +153,8 @@ def map_runs(
         threads: Number of items to run at a time, 1 or more.
         progress: Called after each item with the name of its run.
         on_done: Called with the position and the result of each item that was counted.
-        on_out: Called with a run that has too many failures, and the error. The run's remaining items are skipped, and
-            the other runs continue. Default None: raise the error.
+        on_out: Called with a run that has too many failures, and with the error. The run's remaining items are skipped,
+            and the other runs continue. Default None: raise the error.
 
     Raises:
         TooManyFailuresError: See ``Failures.ended``.

@@ -43,7 +43,7 @@ class SavedJudge:
     calibration: Calibration | None = None
 
     def standing(self, lm: str, engine: str) -> str:
-        """Return the judge's calibration with an LM of this name and ``lm_digest``, or why none applies."""
+        """Return the judge's calibration for the LM with this name and ``lm_digest``, or why no calibration applies."""
         known = self.calibration
         if known is None:
             why = ""

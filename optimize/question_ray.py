@@ -152,8 +152,8 @@ def ray_each(
     fails.
 
     Args:
-        make: Returns the function; called once in each process. Ray sends it there as code, so it may contain the names
-            of LMs and of environment variables with API keys, but not LMs or API keys.
+        make: Returns the function; called once in each process. Ray sends ``make`` to the processes as code, so it may
+            contain the names of LMs and of environment variables with API keys, but not LMs or API keys.
         items: Any number of items.
         workers: Number of processes, 1 or more.
         threads: Number of items to run at a time in each process, 1 or more. Default 4.

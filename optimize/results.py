@@ -28,7 +28,7 @@ BASELINE = "baseline"
 """The program that every other program in a search is compared with: ``plain`` with default knobs."""
 
 UNTUNED = "untuned"
-"""The name of a technique's program with default knobs and prompts, and of these prompts."""
+"""The name of a technique's program with default knobs and prompts, and also of the default prompts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,9 @@ class CompileSettings:
     Args:
         objective: What the technique is tuned for on dev: ``decision_useful`` (requires labeled evidence; the search
             does not run the reader), ``accuracy``, ``both`` (their mean), another metric such as ``recall@5`` or
-            ``judged_useful`` (which calls a judge), or ``module:function`` for a custom metric. If there are several,
-            which may include costs (``lm_calls``, ``tokens``, ``seconds``), the first one decides, and the best
-            programs by the others are also evaluated on test.
+            ``judged_useful`` (which calls a judge), or ``module:function`` for a custom metric. If there are several
+            objectives, which may include costs (``lm_calls``, ``tokens``, ``seconds``), the first one decides, and the
+            best programs by the other objectives are also evaluated on test.
         trials: Trials of the search over knobs and demonstration sets, 1 or more; each set is tried at least once.
             Default 30.
         teleprompter: The optimizer of the technique's prompts: a name in ``OPTIMIZERS``. Default
@@ -178,7 +178,7 @@ class CompileResult(Results):
         return replace(as_comparison(self.test, self.comparisons), slices=self.slices)
 
     def by_slice(self, columns: Sequence[str], questions: Sequence[Question]) -> CompileResult:
-        """Return the same, with results by slice of the test questions; see ``slice_results`` for ``columns``."""
+        """Return this result with results by slice of the test questions; see ``slice_results`` for ``columns``."""
         from querywright.optimize.comparison import CLOSED_BOOK
         from querywright.optimize.slices import slice_results
 

@@ -1,4 +1,4 @@
-"""Compare programs with paired tests on the same questions, and give the verdict on a program chosen on dev."""
+"""Compare programs with paired tests on the same questions, and state the verdict on a program chosen on dev."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def verdict_sentence(comparisons: Sequence[PairedComparison], programs: Mapping[
 
 
 def _sentence_of(comparisons: Sequence[PairedComparison], programs: Mapping[str, str]) -> str:
-    """Return what comparisons with one arm show."""
+    """Return a phrase that states what the comparisons with one arm show."""
     better, worse = ([one for one in comparisons if is_shown(one.test, gain=gain)] for gain in (True, False))
     said = [
         f"{word} {in_words(found[0].other)}: {', '.join(_each_arm(found, named))}"

@@ -243,7 +243,7 @@ def collection_of(manifest: ArtifactManifest, home: Path | None, accept: bool = 
             "Or search your own passages: run `querywright index mine passages.jsonl`, and pass "
             'retriever="mine" (--collection mine)'
         )
-    if manifest.engine not in LEXICAL and published.embedder != manifest.embedder:  # before its model is loaded
+    if manifest.engine not in LEXICAL and published.embedder != manifest.embedder:  # checked before the model is loaded
         raise CollectionError(
             f"the collection {manifest.collection!r} was built with the embedder {published.embedder!r}, but the "
             f"program was compiled with {manifest.embedder!r}; re-index the collection with {manifest.embedder!r}, or "

@@ -275,7 +275,7 @@ class Reward:
         return [self._known[question.id] for question in questions]
 
     def found(self, questions: Sequence[Question], texts: Sequence[str]) -> list[float]:
-        """Return the metric for each question if a text is searched for instead; all searches run in one batch."""
+        """Return the metric for each question if its text in ``texts`` is searched for instead, all in one batch."""
         rankings = self._retriever.search(texts, self._passages)
         predictions = (dspy.Prediction(passages=[hit.passage for hit in hits]) for hits in rankings)
         return [self._value(*one) for one in zip(questions, predictions, strict=True)]

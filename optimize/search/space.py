@@ -269,7 +269,7 @@ def knobs_of(name: str) -> dict[str, Knob]:
 
 
 def domain_for(knob: Knob, asked: KnobSpace | None) -> Domain:
-    """Return a knob's domain, from the values in a study; if they are None, the knob's full range.
+    """Return a knob's domain: the values that the study lists, or the knob's full range if ``asked`` is None.
 
     Raises:
         InputError: A value is not allowed, or the range is empty.
