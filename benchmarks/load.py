@@ -106,7 +106,7 @@ class Bench:
 
 
 def build(home: Path, *, lm: str, engine: str, url: str | None) -> Bench:
-    """Index the sample, and save a program for it: plain retrieval with a reader.
+    """Index the sample, and save a program that searches it: plain retrieval with a reader.
 
     Args:
         home: The workspace.

@@ -14,11 +14,11 @@ threads. The rest is the work of querywright, DSPy, and the client. It can be be
 question in the last round may have waited longer before.
 
 The part ``comparison`` compares four arms with a reader, in addition to closed book and oracle evidence,
-``--concurrency`` questions at a time. Its path is calls x latency / concurrency (aim: 1.3 at 2 s, 20 questions, 64 at a
-time).
+``--concurrency`` questions at a time. Its critical path is calls x latency / concurrency (aim: 1.3 at 2 s, 20
+questions, 64 at a time).
 
-With ``--judged``, the same LM labels each passage that a technique found, in parallel. The path then counts all calls,
-with as many running in parallel as there are questions at a time.
+With ``--judged``, the same LM labels each passage that a technique found, in parallel. The critical path then counts
+all calls, of which ``--concurrency`` run in parallel.
 
 Aims at 0.2 s: 1.8 cold, 1.35 cached, 1.4 judged; at 1 s: 1.25 cold. Run it on an otherwise idle machine.
 """
@@ -59,7 +59,7 @@ HOTPOTQA = Path(__file__).resolve().parents[2] / "shared" / "data" / "hotpotqa"
 PARTS = ("techniques", "comparison", "libraries", "embedding")
 ARMS = ("plain", "hyde", "multi_query", "hcqr")
 NAMES = [name for name, kind in TECHNIQUES.items() if kind.ENGINE is None]
-"""Techniques that search passages; techniques that search a question index are in questions.py."""
+"""Techniques that search passages; techniques that search a question index are left out."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ def run_technique(bench: Bench, name: str, *, reader: str | None = None, judged:
 
 
 def run_library(bench: Bench, name: str, embedder: TimedEmbedder) -> Result:
-    """Run the work of four queries and a short answer in another library, twice.
+    """Run the same work (four queries and a short answer) in another library, twice.
 
     Raises:
         ImportError: The library is not installed.
