@@ -27,7 +27,7 @@ FIGURES = {
 
 CONFIDENCE = 0.95
 LEAST_DEFINED = 0.9
-"""Minimum share of resamples in which the figure is defined; below it, there is no interval."""
+"""Minimum share of resamples in which a figure must be defined to have an interval."""
 
 _CELLS = 2_000_000  # counts held in memory at once
 _FEWER = 2_000  # number of resamples if each is computed separately
@@ -73,8 +73,8 @@ def agreement_figures(tables: np.ndarray, other: np.ndarray | None = None, *, se
 
     Returns:
         The figures by name. Without judgments, they are undefined. If people used only one label, all figures except
-        the agreement are undefined, because there is nothing to tell apart (scikit-learn returns 0, or NaN with a
-        warning).
+        the agreement are undefined, because these figures need at least two different labels (scikit-learn returns 0,
+        or NaN with a warning).
 
     Source: Cohen 1960, doi:10.1177/001316446002000104; weights: Cohen 1968, doi:10.1037/h0026256. Spearman's rho uses
     mid-ranks for ties.

@@ -1,6 +1,6 @@
 """Metrics for answers: exact match and token F1 for short answers, and the chosen option for multiple choice.
 
-`contains_answer` is for answers in full sentences. `hit` shows whether the passages contained the answer at all.
+`contains_answer` is for answers in full sentences. `hit` shows whether the passages contain the answer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from querywright.answer_text import (
 from querywright.errors import DataError
 
 VERDICTS = (["yes"], ["no"], ["noanswer"])
-"""Answers, as tokens, that are either right or wrong as a whole."""
+"""Answers, as tokens, that get no partial credit."""
 
 
 def exact_match(prediction: str, answers: Sequence[str]) -> float:

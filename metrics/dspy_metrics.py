@@ -73,7 +73,7 @@ def _metric(*needs: str) -> Callable[[Callable[[Any, Any], float]], Metric]:
 
 @_metric("answer", "reader")
 def accuracy(example: Any, prediction: Any) -> float:
-    """Return 1.0 if the answer is right: the right option if there are options, else an exact match.
+    """Return 1.0 if the answer picks the right option or, for a question without options, is an exact match.
 
     If the reader names passage ids as its ``support``, the answer is a full sentence. Without options, such an answer
     is right if it contains an accepted answer (``contains_answer``).
@@ -94,7 +94,7 @@ def exact_match(example: Any, prediction: Any) -> float:
 
 @_metric("answer", "reader")
 def token_f1(example: Any, prediction: Any) -> float:
-    """Return the F1 of the tokens shared with the closest accepted answer."""
+    """Return the token F1 of the answer and the closest accepted answer."""
     return _compare(answers.token_f1, example, prediction)
 
 

@@ -215,7 +215,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def minimum_detectable(n: int, *, alpha: float = 0.05) -> int | None:
-    """Return the fewest wins without a loss that can be significant: the smallest w with two-sided p(w to 0) < alpha.
+    """Return the fewest wins, with no loss, that can be significant: the smallest w with two-sided p(w to 0) < alpha.
 
     This is the smallest difference that n questions can distinguish from chance. At alpha = 0.05, it is 6 wins to 0
     regardless of n, so a lead below 6/n cannot be shown. Wilcoxon's test also needs 6 differences with the same sign.

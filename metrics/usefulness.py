@@ -1,4 +1,4 @@
-"""Do the retrieved passages help to decide the question? Labels for passages and for questions."""
+"""Measure whether the retrieved passages help to decide the question, with labels for passages and for questions."""
 
 from __future__ import annotations
 

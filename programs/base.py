@@ -98,7 +98,7 @@ class Finding:
 
     Args:
         question: The sub-question.
-        answer: Its answer.
+        answer: The answer to the sub-question.
     """
 
     question: str
@@ -213,7 +213,7 @@ class Technique(Threaded):
         return other
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Find passages for a question. Each technique implements this method.
+        """Find passages for a question. Every technique must implement this method.
 
         Args:
             question: The question.
@@ -264,7 +264,7 @@ class Technique(Threaded):
 
     @property
     def fusion_rule(self) -> str:
-        """The rule for fusing lists: the knob ``fusion``, else ``FUSION_RULE``."""
+        """The rule for fusing the ranked lists: the knob ``fusion``, else ``FUSION_RULE``."""
         return str(self.knobs.get("fusion", self.FUSION_RULE))
 
     @property
@@ -275,7 +275,7 @@ class Technique(Threaded):
 
     @property
     def searched_knobs(self) -> list[Knob]:
-        """The knobs that a study tunes, with the values that this retriever supports."""
+        """The knobs that a study tunes, limited to the values that the retriever supports."""
         return [knob for knob in self.KNOBS if knob.search]
 
     def lm_of(self, predictor: dspy.Predict) -> Any:
@@ -395,7 +395,7 @@ class Technique(Threaded):
         return select(asks, found, **given) if self.knobs.get("select", False) else found
 
     def _gated(self, forward: Callable[..., Any], given: Mapping[str, Any]) -> Any:
-        """Return the plain search result if it looks certain or the LM fails; otherwise, the technique's result."""
+        """Return the plain search result if the gate accepts it or the LM fails; otherwise, the technique's result."""
         question, rule = given["question"], self.knobs["gate"]
         (hits,) = self.search([question], max(GATE_DEPTH, self.max_passages))
         plain = [hit.passage for hit in fuse("union", [hits[: self.max_passages]])]
@@ -507,7 +507,7 @@ def _shared_steps(forward: Callable[..., Any]) -> Callable[..., dspy.Prediction]
 
 
 def _own_default(own: Knob | None, shared: Knob) -> Knob:
-    """Return the technique's version of a shared knob if it declares one, else the shared knob."""
+    """Return the technique's version of a shared knob, or the shared knob if the technique does not declare one."""
     return own if own is not None and own.help == shared.help else shared
 
 
@@ -570,7 +570,7 @@ def record_search(
     """Record a search.
 
     Args:
-        texts: The names of the searches in a trace.
+        texts: The names that a trace shows for the searches.
         lists: The hits from each search.
         given: The inputs of the search.
         name: What was searched. Default: passages.

@@ -79,7 +79,7 @@ def technique_from(program: Any, name: str | None = None) -> type[Technique]:
         name: The name of the technique. Default: the program's name.
 
     Raises:
-        TechniqueError: The program cannot be created or called in this way.
+        TechniqueError: The program cannot be created without arguments, or does not accept ``question``.
     """
     if isinstance(program, type) and issubclass(program, Technique):
         return program

@@ -46,7 +46,7 @@ class Knob:
         self.check(self.default)
 
     def acts(self, values: Mapping[str, Value]) -> bool:
-        """Return whether the knob has an effect, given the values of the other knobs."""
+        """Return whether the knob has an effect with these values of the other knobs."""
         return all(values.get(other) in allowed for other, allowed in self.when.items())
 
     @property

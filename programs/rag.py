@@ -28,7 +28,7 @@ _NEAREST = Knob("nearest", 0, "number of demonstrations in each call; 0: all", l
 
 
 class Listener(Protocol):
-    """Receives events while a program answers a question, from the thread that answers it."""
+    """Receives events while a program answers a question, in the thread that answers the question."""
 
     @property
     def ear(self) -> Ear | None:
@@ -97,11 +97,11 @@ class RAG(Threaded):
             dspy.Module.load_state(one, state, **options)
 
     def choosing(self) -> AbstractContextManager[None]:
-        """Inside the ``with`` block, predictors show the demonstrations that this program chooses for each call."""
+        """Show the demonstrations that this program chooses for each call, inside the ``with`` block."""
         return showing(self._nearest, self.nearest)
 
     def answer(self, **given: Any) -> dspy.Prediction:
-        """Find passages and read them; ``given`` has ``question``, ``options``, and, if there is one, ``history``."""
+        """Find passages and let the reader answer; ``given`` has the arguments of ``forward``."""
         if self.reader is not None:
             self.reader.check(given["question"], given["options"])
         found = self.technique(**given)
