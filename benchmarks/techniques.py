@@ -98,7 +98,7 @@ class Run:
         embedded: Texts embedded per question.
         searched: Queries searched per question.
         embedding: Wall-clock seconds that a thread embeds or waits for embedding, averaged over the threads.
-        searching: The same for searching the index.
+        searching: Wall-clock seconds that a thread searches the index or waits for a search, averaged over the threads.
         cpu: CPU seconds of this process.
         failures: Number of questions that failed.
     """
@@ -115,7 +115,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Result:
-    """The result for a technique or a library, cold and with cached embeddings.
+    """The result for a technique or a library: a cold run, and a run with cached embeddings.
 
     Args:
         name: Name of the technique or library.

@@ -69,7 +69,7 @@ class Comparison(Results):
             passages by id.
         diagnosis: Where answers are lost; None if no program reads answers or nothing is labeled.
         decisions: The effect of each program's passages on its answers; empty if ``diagnosis`` is None.
-        notes: What to know before trusting the numbers, such as unequal budgets or a judge's calibration.
+        notes: What readers should know before they trust the numbers, such as unequal budgets or a judge's calibration.
         remarks: Lines to print below a table of the results.
         hints: Warnings about the questions and names, reported before the first question was run.
         facts: What was compared and how, by name, for the report.
@@ -239,7 +239,7 @@ def compare(
             program has that name.
         references: Whether to evaluate closed book and oracle evidence too if a program searches and reads. The
             diagnosis needs them to determine where answers are lost. Default True.
-        metrics: DSPy metrics by name. Default accuracy and decision_useful.
+        metrics: DSPy metrics by name. Default: accuracy and decision_useful.
         threads: Number of questions to run at a time, 1 or more. Default 4.
         max_failures: Share of a program's questions that may fail, 0 to 1. Default 0.05.
         slices: Columns of the questions to show results by, and ``known``: whether the reader answers a question
@@ -386,7 +386,7 @@ def unequal_inputs(options: Mapping[str, bool], baseline: str, second: str) -> t
 
 
 def searches_options(program: RAG) -> bool:
-    """Return whether a program is the second baseline: plain retrieval with the question and its options."""
+    """Return whether a program is the second baseline: plain retrieval with question and options as the query."""
     return program.technique.NAME == PLAIN and bool(program.technique.knobs["query_with_options"])
 
 

@@ -227,11 +227,11 @@ class Decisions:
 
     Args:
         arm: Name of the program.
-        turned: How its answers differ from another program's answers, by the name of the other program.
-        by_label: Its accuracy and closed book's on the same questions, by the label of its passages; empty without
-            closed book.
-        shares: For each label, the share of its labeled passages with that label; NaN if no passage is labeled.
-        passages: Number of its labeled passages.
+        turned: How the program's answers differ from another program's answers, by the name of the other program.
+        by_label: The program's accuracy and closed book's on the same questions, by the label of the program's
+            passages; empty without closed book.
+        shares: By label, the share of the program's labeled passages with that label; NaN if no passage is labeled.
+        passages: Number of the program's labeled passages.
     """
 
     arm: str

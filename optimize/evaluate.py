@@ -117,7 +117,7 @@ class Results:
     __slots__ = ()
 
     def _told(self) -> tuple[Sequence[Evaluation], Sequence[str], Sequence[Question]]:
-        """Return the evaluations, the sentences about them, and the questions if they are known."""
+        """Return the evaluations, sentences about the evaluations, and the questions if they are known."""
         raise NotImplementedError
 
     def to_pandas(self) -> pandas.DataFrame:

@@ -1,4 +1,4 @@
-"""Count failed questions by kind, and stop a run that has too many."""
+"""Count failed questions by kind, and stop a run that has too many failures."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Failures:
         threads: int,
         progress: Progress | None = None,
     ) -> list[R | Exception]:
-        """Apply ``work`` to each item in this run, like ``map_runs``."""
+        """Apply ``work`` to each item in this run; see ``map_runs``."""
         runs = [self] * len(items)
         return map_runs(work, items, runs, id_of=id_of, threads=threads, progress=progress)
 

@@ -37,7 +37,7 @@ class JudgeState(Checksummed):
 
 @dataclass(frozen=True, slots=True)
 class SavedJudge:
-    """A judge and its calibration (None if it was not calibrated)."""
+    """A judge and its calibration (None if the judge was not calibrated)."""
 
     judge: Judge
     calibration: Calibration | None = None

@@ -29,7 +29,7 @@ from querywright.optimize.failures import Failures, TooManyFailuresError, map_ru
 from querywright.optimize.judge_files import SavedJudge, resolve_judge
 
 TRAIN, DEV = 0.25, 0.25
-"""Shares of the questions for demonstrations and for choosing; the other half measures the result."""
+"""The share of the questions for demonstrations and the share for choosing; the rest measures the result."""
 
 PER_LABEL = (1, 1, 2, 2)
 """Number of demonstrations per label in the sets to try."""
@@ -285,7 +285,7 @@ class CompiledJudge:
         before: Calibration of the unchanged judge on the half of the questions reserved for measuring.
         after: Calibration of the chosen judge on the same half.
         differences: After minus before, by figure, on the ``n`` cases that both judges could label.
-        n: Number of these cases.
+        n: Number of cases that both judges could label.
     """
 
     judge: Judge

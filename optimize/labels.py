@@ -35,7 +35,7 @@ class PoolLabels:
         asked: Number of passages that were sent to the judge.
         unreadable: Number of these passages for which the judge's answer could not be parsed; they stay unjudged.
         failed: Number of failed questions by the name of the program or judge; their passages are missing.
-        notes: What users of the labels should know: the judge's calibration, and failures.
+        notes: What users of the labels should know: the judge's calibration and the failures.
     """
 
     labels: tuple[PassageLabel, ...]

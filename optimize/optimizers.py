@@ -1,4 +1,4 @@
-"""The optimizers that a study can name: DSPy's teleprompters, each with its own arguments."""
+"""The optimizers that a study can name: DSPy's teleprompters, with the arguments of each."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Optimizer:
         *,
         calls_per_run: int | None = None,
     ) -> int:
-        """Return the maximum number of LM calls: program runs times calls per run (default: one per predictor), plus
+        """Return the maximum number of LM calls: program runs times calls per run (by default one per predictor), plus
         the calls that write instructions.
 
         The second request after an unreadable answer does not count, and identical calls are made only once.

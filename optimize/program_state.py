@@ -112,7 +112,7 @@ def technique_of(name: str) -> type[Technique]:
     """Return the technique that an artifact names.
 
     Raises:
-        ArtifactError: It is neither built in nor registered; the message says how to register it.
+        ArtifactError: The technique is neither built in nor registered; the message says how to register it.
     """
     if name not in TECHNIQUES:
         raise ArtifactError(

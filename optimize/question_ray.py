@@ -243,7 +243,7 @@ class _Worker:
     def __init__(self, make: Callable[[], Callable[[Any], Any]]) -> None:
         try:
             self._work = make()
-        except Exception as error:  # noqa: BLE001 - reported with an item; Ray would only say that the process ended
+        except Exception as error:  # noqa: BLE001 - reported with its item; Ray would report only a dead process
             self._work = partial(_refuse, error)
 
     def outcome(self, position: int, item: Any) -> tuple[int, Any, Cost]:

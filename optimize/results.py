@@ -47,7 +47,8 @@ class CompileSettings:
             ``bootstrap_few_shot``.
         arguments: Arguments of the teleprompter.
         demo_sizes: Number of demonstrations in each set of ``bootstrap_few_shot``. Default 1 and 2.
-        reader_demo_sizes: The same for the reader, whose sets are tuned for accuracy. Default 1.
+        reader_demo_sizes: Number of demonstrations in each of the reader's sets, which are tuned for accuracy. Default
+            1.
         seed: Seed for the order of training questions and for the sampler. Default 0.
         threads: Number of questions to run at a time. Default None: 4, or the number that a remote LM's server accepts.
         max_failures: Share of a program's questions that may fail. Default 0.05.
@@ -78,9 +79,9 @@ class Candidate:
 
     Args:
         name: ``baseline``, ``untuned``, or ``trial N``.
-        knobs: Values of its knobs.
+        knobs: Values of the program's knobs.
         prompt: ``untuned``, or the set of demonstrations, such as ``demos_2``.
-        dev: Its results on dev.
+        dev: The program's results on dev.
     """
 
     name: str
@@ -141,10 +142,10 @@ class CompileResult(Results):
         settings: The settings.
         n_demo_sets: Number of demonstration sets that were made for the technique.
         failed: Programs that were dropped because too many of their questions failed, with the message.
-        nothing: Sets of demonstrations that could not be made, including the reader's, and why.
+        nothing: Sets of demonstrations that could not be made (for the technique or the reader), and why.
         reader_check: Additional questions on which only closed book and oracle evidence were evaluated.
-        corrected: The best program's value on dev, and the value to expect on new questions, because the best of many
-            programs is partly lucky. None if too few questions were scored.
+        corrected: The best program's value on dev, and the value to expect on new questions, which is usually lower
+            because the best of many programs is partly lucky. None if too few questions were scored.
         judges: For each judge, ``judge``, the ``digest`` of its prompt, ``lm``, ``lm_digest``, and its calibration as
             ``standing``.
         copied: Training texts that were copied into prompts, by the name of the prompts.

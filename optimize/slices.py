@@ -67,7 +67,7 @@ def slice_results(
     Args:
         arms: Results of the programs, on these questions.
         questions: The questions, with their ``slices``.
-        columns: Columns of the questions, and ``known``.
+        columns: Columns of the questions to group by; ``known`` groups by whether the LM knows the answer.
         baseline: Name of the program that the others are compared with.
         closed_book: Results of the reader without passages on these questions, for ``known``. Closed book is left out
             of the ``known`` slices, because it defines them.

@@ -147,10 +147,10 @@ class Artifact:
     """An artifact that was read and checked.
 
     Args:
-        manifest: How it was made.
+        manifest: The manifest, which says how the program was made.
         state: The tuned parts.
-        golden: Its golden answers.
-        data: The bytes of its files by name.
+        golden: The artifact's golden answers.
+        data: The bytes of the artifact's files by name.
     """
 
     manifest: ArtifactManifest

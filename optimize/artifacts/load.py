@@ -68,8 +68,8 @@ def load(
         lm: An LM or its name. A remote LM reads its API key from an environment variable. Default None: the LM that the
             artifact was compiled for, if it is local or ``QUERYWRIGHT_ALLOW_LM`` has a pattern for its name.
         retriever: What to search instead of the artifact's collection: the name of a different collection, a
-            ``chromadb`` collection (object or location), a retriever, or any callable. A collection is searched the
-            same way as the artifact's was (dense, hybrid, ...).
+            ``chromadb`` collection (object or location), a retriever, or any callable. A collection is searched with
+            the same engine as the artifact's collection (dense, hybrid, ...).
         where: A metadata filter that replaces the artifact's filter; ``{}`` for none.
         reranker: A reranker, or the name or folder of a cross-encoder, that replaces the artifact's reranker.
         writer_lm: The LM that the technique calls: an LM, its name, or a rewriter's folder. It shares its cache,

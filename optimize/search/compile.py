@@ -34,7 +34,7 @@ OPTIMIZER = "bootstrap_few_shot"
 """The default optimizer, which makes sets of demonstrations."""
 
 READERS_OWN = "labelled_few_shot"
-"""The optimizer whose demonstrations show labeled answers; it is only for readers, because only they predict answers.
+"""The optimizer whose demonstrations show labeled answers; it is only for readers, because only readers write answers.
 """
 
 
@@ -190,7 +190,7 @@ def _spec_of(technique: str, reader: str | None, knobs: Mapping[str, Any], setti
 
 
 def _most(budget: Any) -> Any:
-    """Return the number of passages that the baseline shows: the maximum that an arm of the technique may show."""
+    """Return the number of passages that the baseline shows: the most that an arm of the technique may show."""
     values = [budget["high"]] if isinstance(budget, Mapping) and "high" in budget else budget
     return max(values) if isinstance(values, list) and values else values
 

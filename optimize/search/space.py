@@ -111,7 +111,7 @@ class TechniqueSpace:
 
     @property
     def has_one_arm(self) -> bool:
-        """Whether the space has a single arm."""
+        """Whether the technique has only one arm."""
         return max(len(self.engines), len(self.prompts), len(self.writers)) < 2 and all(
             domain.single() for domain in self.domains.values()
         )
