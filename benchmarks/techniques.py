@@ -3,15 +3,15 @@
 Usage: python benchmarks/techniques.py [--latency 0.2] [--questions 100] [--concurrency 32] [--json]
        python benchmarks/techniques.py --part libraries --rounds 5     (make bench-peers)
 
-The time of a run is compared with its critical path: sequential LM stages x latency x questions / concurrency, with the
-number of stages that actually ran. A ratio of 1 would mean that only the LM takes time and no thread is ever idle. Two
-bounds limit the speed of a run: ``floor`` is the ratio if only the LM took time (100 questions take four rounds of 32,
-not 3.125), and ``busy`` is the ratio if only CPU work took time (the CPU time of a cold run divided by the number of
-processors). A ``cold`` run embeds every query; a ``cached`` run is a second run with known vectors. The time of a cold
-run beyond its floor is split into wall-clock seconds for embedding, searching, and the rest. Embedding and searching
-include waits for the processor and for other threads; they are summed over the threads and divided by the number of
-threads. The rest is the work of querywright, DSPy, and the client. It can be below 0, because a thread without a
-question in the last round may have waited longer before.
+The time of a run is compared with its critical path: sequential LM stages x latency x questions / concurrency, where
+stages are the stages that actually ran. A ratio of 1 would mean that only the LM takes time and no thread is ever idle.
+Two bounds limit the speed of a run: ``floor`` is the ratio if only the LM took time (100 questions take four rounds of
+32, not 3.125), and ``busy`` is the ratio if only CPU work took time (the CPU time of a cold run divided by the number
+of processors). A ``cold`` run embeds every query; a ``cached`` run is a second run with known vectors. The time of a
+cold run beyond its floor is split into wall-clock seconds for embedding, searching, and the rest. Embedding and
+searching include waits for the processor and for other threads; they are summed over the threads and divided by the
+number of threads. The rest is the work of querywright, DSPy, and the client. It can be below 0, because a thread that
+has no question in the last round may have waited longer in earlier rounds.
 
 The part ``comparison`` compares four arms with a reader, in addition to closed book and oracle evidence,
 ``--concurrency`` questions at a time. Its critical path is calls x latency / concurrency (aim: 1.3 at 2 s, 20

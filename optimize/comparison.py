@@ -123,7 +123,7 @@ class Comparison(Results):
 
     @property
     def verdict(self) -> str:
-        """The verdict in one sentence, including gains that are shown only on questions that the LM knows."""
+        """The verdict as text, including gains that are shown only on questions that the LM knows."""
         said = verdict_sentence(self.comparisons, self.programs)
         return "; ".join(filter(None, [said, known_sentence(self.comparisons, self.slices)]))
 

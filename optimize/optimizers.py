@@ -191,7 +191,7 @@ def _optuna_bound(n: int, predictors: int, given: Arguments) -> Bound:
 @_optimizer(
     _optuna_bound,
     _CANDIDATES,
-    Knob("max_demos", 4, "candidate demonstrations per predictor; the optimizer chooses one", low=1, high=32),
+    Knob("max_demos", 4, "number of candidate demonstrations per predictor; the optimizer chooses one", low=1, high=32),
     _LABELLED,
     _ROUNDS,
     _THRESHOLD,

@@ -113,7 +113,7 @@ class RayBuild:
 
 
 def in_ray(build: RayBuild, *, workers: int, ledger: Ledger | None = None) -> Runner:
-    """Return a runner that makes the same records as threads do, but in Ray processes.
+    """Return a runner that makes the same records in Ray processes as the default runner makes in threads.
 
     Args:
         build: The settings of the processes.

@@ -130,7 +130,7 @@ def slice_rows(slices: Sequence[SliceResult]) -> list[dict[str, str]]:
 
 
 def known_sentence(comparisons: Sequence[PairedComparison], slices: Sequence[SliceResult]) -> str:
-    """Return a sentence about gains that are shown only on questions that the LM knows; empty if there are none."""
+    """Return a sentence about gains that are shown only on questions that the LM knows; empty without such gains."""
     parts = {one.value: one.comparisons for one in slices if one.column == KNOWN}
     sides = [{(one.arm, one.metric): one.test for one in parts.get(value, ())} for value in ("yes", "no")]
     said = []

@@ -47,7 +47,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\\]+")
 
 
 class Turn(NamedTuple):
-    """A request to the LM: the episode, the number of the request in it (both from 0), the prompt, and the schema."""
+    """A request to the LM: the episode's number and the request's number in it (from 0), the prompt, and the schema."""
 
     place: int
     number: int
@@ -121,7 +121,7 @@ def run_episodes(
 
 
 class _FirstRequest(BaseException):
-    """Ends a program at its first request; a technique must not treat it as a failure."""
+    """Ends a program at its first request; a technique must not treat this exception as a failure."""
 
 
 def first_prompt(run: Callable[[], Any]) -> Messages:

@@ -45,7 +45,7 @@ _MODELS: Mapping[str, type[BaseModel]] = {
     "budget": BudgetSpec,
 }
 
-_SEARCH = "; all searches every searchable knob of the technique, and named only the knobs with values under knobs"
+_SEARCH = "; 'all' searches every searchable knob of the technique, 'named' only the knobs with values under knobs"
 
 Spec = TypeVar("Spec", bound=SearchSpec)
 

@@ -60,7 +60,7 @@ REPORT_SECONDS = 1.0
 """Minimum time between two reports of progress."""
 
 WAIT_SECONDS = 60.0
-"""Time that other workers have to receive the answers of running LM calls and to notice that the study has ended."""
+"""Time for other workers to receive the answers to running LM calls and to notice that the study has ended."""
 
 AGAIN = "use a different name and a different --out; cached answers cost nothing"
 
