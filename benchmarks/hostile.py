@@ -50,8 +50,8 @@ class Result:
         attack: Name of the attack.
         n: Number of questions.
         before: Number of questions for which the LM gives the attacker's output without the attack.
-        after: Number of questions for which the LM gives it with the attack.
-        moved: Number of questions for which the LM gives it only with the attack.
+        after: Number of questions for which the LM gives this output with the attack.
+        moved: Number of questions for which the LM gives this output only with the attack.
         low: Lower end of the 95% Wilson interval for ``after`` / ``n``.
         high: Upper end of the interval.
     """
@@ -132,7 +132,7 @@ def main() -> None:
     if given.json:
         print(json.dumps([asdict(one) for one in results], indent=2))
         return
-    print(f"{'prompt':8}{'attack':14}{'says it calmly':>16}{'attacked':>10}{'moved':>8}   95% interval")
+    print(f"{'prompt':8}{'attack':14}{'without attack':>16}{'attacked':>10}{'moved':>8}   95% interval")
     for one in results:
         calm, after = f"{one.before} of {one.n}", f"{one.after} of {one.n}"
         print(f"{one.prompt:8}{one.attack:14}{calm:>16}{after:>10}{one.moved:>8}   [{one.low:.0%}, {one.high:.0%}]")

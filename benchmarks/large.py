@@ -2,9 +2,9 @@
 
 Each step runs in a separate process and uses the public API. The memory of a step is its process's peak memory minus
 the memory for the imports alone. Passages consist of randomly combined sentences from --data (``*/corpus.jsonl``),
-about 450 characters per passage, and the queries are real questions from it. The vectors are the embedded embedder's
-vectors for a few thousand real sentences, each with its own random noise, because embedding a million texts would take
-hours and show nothing about the other parts.
+about 450 characters per passage, and the queries are real questions from --data. The vectors are the embedded
+embedder's vectors for a few thousand real sentences, each with its own random noise, because embedding a million texts
+would take hours and show nothing about the other parts.
 
 Usage: python benchmarks/large.py [--part passages ...] [--size 20000] [--data ../shared/data] [--home FOLDER] [--json]
 """
@@ -148,7 +148,7 @@ def index(site: Site) -> dict[str, float]:
 
 
 def again(site: Site) -> dict[str, float]:
-    """Index the same passages again; nothing needs to be done."""
+    """Index the same passages again, when nothing has changed."""
     report = build_collection("passages", site.texts.passages(site.size), embedder=site.embedder, home=site.home)
     return {"rebuilt": report.rebuilt}
 
@@ -179,7 +179,7 @@ def hybrid(site: Site) -> dict[str, float]:
 
 
 def publish(site: Site) -> dict[str, float]:
-    """Publish as many questions as there are passages, for a separate collection with their passages."""
+    """Publish as many questions as there are passages, for the separate collection that ``asked`` indexes."""
     records = site.texts.records(site.size)
     return {"questions": publish_questions("asked", records, embedder=site.embedder, home=site.home).count}
 

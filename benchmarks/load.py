@@ -86,7 +86,7 @@ class Result:
 
     @property
     def work(self) -> float:
-        """The same ratio for CPU time."""
+        """The ratio of the CPU time for loading to the CPU time that the models alone need."""
         return self.load_work / self.floor_work
 
 
@@ -106,7 +106,7 @@ class Bench:
 
 
 def build(home: Path, *, lm: str, engine: str, url: str | None) -> Bench:
-    """Index the sample, and save a program for it: plain retrieval with a reader.
+    """Index the sample, and save a program that searches it: plain retrieval with a reader.
 
     Args:
         home: The workspace.
@@ -136,7 +136,7 @@ def build(home: Path, *, lm: str, engine: str, url: str | None) -> Bench:
         created="2026-01-02", made={}, golden=[], card="# Benchmark\n",
     )  # fmt: skip
     if url is None:
-        opened("Say a word.")  # so that the packaged model is already re-encoded
+        opened("Say a word.")  # re-encodes the packaged model before the measured runs
     asked = pickle.dumps(_first_request(program, opened))
     given = {
         "lm": lm, "options": options, "request": asked, "question": QUESTION, "dense": engine == "dense",

@@ -85,7 +85,7 @@ def write(body: Mapping[str, Any], draw: int = 0) -> str:
 
 
 def sentence(number: int) -> str:
-    """Return a text as long as a query, with a different text for each number."""
+    """Return a text as long as a query; each number has a different text."""
     return _Writer(random.Random(number), [], "").words(_USUAL)
 
 
@@ -169,7 +169,7 @@ class Counts:
     Args:
         calls: Number of answers sent.
         cpu: CPU seconds used.
-        late: Total delay of answers beyond the latency, in seconds.
+        late: Total time that answers took beyond the latency, in seconds.
         latest: The longest such delay.
         most: Maximum number of concurrent requests.
     """

@@ -1,4 +1,4 @@
-"""The same work with other libraries: three paraphrases, four searches, a short answer; two LM calls per question.
+"""Do the same work with other libraries: three paraphrases, four searches, and a short answer, in two LM calls.
 
 Each function takes a setting and returns a function from questions to answers. All of them use the same LM server and
 embedding model, and search the same index one query at a time, as their interfaces require. An ImportError means that
@@ -174,7 +174,7 @@ def _in_threads(work: Callable[[str], str], questions: Sequence[str], concurrenc
 PEERS: dict[str, Callable[[Setting], Answer]] = {
     "LangChain MultiQueryRetriever": langchain,
     "LlamaIndex QueryFusionRetriever": llama_index,
-    "DSPy by hand, a search a query": dspy_by_hand,
-    "DSPy by hand, a batch a question": dspy_in_batches,
-    "node by node, as AutoRAG goes": node_by_node,
+    "DSPy by hand, one search per query": dspy_by_hand,
+    "DSPy by hand, one batch per question": dspy_in_batches,
+    "node by node, as in AutoRAG": node_by_node,
 }

@@ -98,7 +98,7 @@ NAMES = {
     "hyde:n_documents=1": "HyDE, 1 document",
     "hyde:n_documents=2": "HyDE, 2 documents",
     "hyde:n_documents=4": "HyDE, 4 documents",
-    "qa_rag:top_k=6": "QA-RAG, 6 a track",
+    "qa_rag:top_k=6": "QA-RAG, 6 per track",
     "qa_rag:rerank=false": "QA-RAG, not reranked",
     "qa_rag:track=answer": "the answer of QA-RAG alone",
     "multi_query": "Multi-Query",

@@ -62,7 +62,7 @@ RETRIEVAL = {
 
 @dataclass(frozen=True)
 class Site:
-    """The place where studies run: a workspace with a collection, of which each study gets a copy.
+    """The place where studies run: a workspace with a collection. Each study gets a copy of the workspace.
 
     Args:
         folder: The folder that contains everything.

@@ -3,22 +3,22 @@
 Usage: python benchmarks/techniques.py [--latency 0.2] [--questions 100] [--concurrency 32] [--json]
        python benchmarks/techniques.py --part libraries --rounds 5     (make bench-peers)
 
-The time of a run is compared with its critical path: sequential LM stages x latency x questions / concurrency, with the
-number of stages that actually ran. A ratio of 1 would mean that only the LM takes time and no thread is ever idle. Two
-bounds limit the speed of a run: ``floor`` is the ratio if only the LM took time (100 questions take four rounds of 32,
-not 3.125), and ``busy`` is the ratio if only CPU work took time (the CPU time of a cold run divided by the number of
-processors). A ``cold`` run embeds every query; a ``cached`` run is a second run with known vectors. The time of a cold
-run beyond its floor is split into wall-clock seconds for embedding, searching, and the rest. Embedding and searching
-include waits for the processor and for other threads; they are summed over the threads and divided by the number of
-threads. The rest is the work of querywright, DSPy, and the client. It can be below 0, because a thread without a
-question in the last round may have waited longer before.
+The time of a run is compared with its critical path: sequential LM stages x latency x questions / concurrency, where
+stages are the stages that actually ran. A ratio of 1 would mean that only the LM takes time and no thread is ever idle.
+Two bounds limit the speed of a run: ``floor`` is the ratio if only the LM took time (100 questions take four rounds of
+32, not 3.125), and ``busy`` is the ratio if only CPU work took time (the CPU time of a cold run divided by the number
+of processors). A ``cold`` run embeds every query; a ``cached`` run is a second run with known vectors. The time of a
+cold run beyond its floor is split into wall-clock seconds for embedding, searching, and the rest. Embedding and
+searching include waits for the processor and for other threads; they are summed over the threads and divided by the
+number of threads. The rest is the work of querywright, DSPy, and the client. It can be below 0, because a thread that
+has no question in the last round may have waited longer in earlier rounds.
 
 The part ``comparison`` compares four arms with a reader, in addition to closed book and oracle evidence,
-``--concurrency`` questions at a time. Its path is calls x latency / concurrency (aim: 1.3 at 2 s, 20 questions, 64 at a
-time).
+``--concurrency`` questions at a time. Its critical path is calls x latency / concurrency (aim: 1.3 at 2 s, 20
+questions, 64 at a time).
 
-With ``--judged``, the same LM labels each passage that a technique found, in parallel. The path then counts all calls,
-with as many running in parallel as there are questions at a time.
+With ``--judged``, the same LM labels each passage that a technique found, in parallel. The critical path then counts
+all calls, of which ``--concurrency`` run in parallel.
 
 Aims at 0.2 s: 1.8 cold, 1.35 cached, 1.4 judged; at 1 s: 1.25 cold. Run it on an otherwise idle machine.
 """
@@ -59,7 +59,7 @@ HOTPOTQA = Path(__file__).resolve().parents[2] / "shared" / "data" / "hotpotqa"
 PARTS = ("techniques", "comparison", "libraries", "embedding")
 ARMS = ("plain", "hyde", "multi_query", "hcqr")
 NAMES = [name for name, kind in TECHNIQUES.items() if kind.ENGINE is None]
-"""Techniques that search passages; techniques that search a question index are in questions.py."""
+"""Techniques that search passages; techniques that search a question index are left out."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Run:
         embedded: Texts embedded per question.
         searched: Queries searched per question.
         embedding: Wall-clock seconds that a thread embeds or waits for embedding, averaged over the threads.
-        searching: The same for searching the index.
+        searching: Wall-clock seconds that a thread searches the index or waits for a search, averaged over the threads.
         cpu: CPU seconds of this process.
         failures: Number of questions that failed.
     """
@@ -115,7 +115,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Result:
-    """The result for a technique or a library, cold and with cached embeddings.
+    """The result for a technique or a library: a cold run, and a run with cached embeddings.
 
     Args:
         name: Name of the technique or library.
@@ -211,7 +211,7 @@ def run_technique(bench: Bench, name: str, *, reader: str | None = None, judged:
 
 
 def run_library(bench: Bench, name: str, embedder: TimedEmbedder) -> Result:
-    """Run the work of four queries and a short answer in another library, twice.
+    """Run the same work (four queries and a short answer) in another library, twice.
 
     Raises:
         ImportError: The library is not installed.

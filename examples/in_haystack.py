@@ -1,7 +1,7 @@
 """Run a compiled program in a Haystack pipeline: after `make demo`, run `.venv/bin/python examples/in_haystack.py`.
 
-Needs the extra: pip install 'querywright[haystack]'. Importing querywright's adapter before Haystack
-keeps Haystack's usage statistics off.
+First install the extra: pip install 'querywright[haystack]'. Importing querywright's adapter before Haystack keeps
+Haystack's usage statistics off.
 """
 
 from querywright.adapters.haystack import QuerywrightProgram  # isort: skip

@@ -1,6 +1,6 @@
 """Run a compiled program in LangChain: after `make demo`, run `.venv/bin/python examples/in_langchain.py`.
 
-Needs the extra: pip install 'querywright[langchain]'.
+First install the extra: pip install 'querywright[langchain]'.
 """
 
 from langchain_core.runnables import RunnableLambda

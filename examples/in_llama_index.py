@@ -1,6 +1,6 @@
 """Run a compiled program in LlamaIndex: after `make demo`, run `.venv/bin/python examples/in_llama_index.py`.
 
-Needs the extra: pip install 'querywright[llama-index]'.
+First install the extra: pip install 'querywright[llama-index]'.
 """
 
 import querywright

@@ -1,6 +1,7 @@
 """Store a compiled program in MLflow's artifact store: after `make demo`, run `.venv/bin/python examples/in_mlflow.py`.
 
-Needs the extra: pip install 'querywright[mlflow]'. An artifact is a folder of JSON files, so MLflow needs no adapter.
+First install the extra: pip install 'querywright[mlflow]'. An artifact is a folder of JSON files, so MLflow needs no
+adapter.
 """
 
 import mlflow

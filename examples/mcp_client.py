@@ -1,6 +1,7 @@
 """Offer a compiled program as a tool to assistants: after `make demo`, run `.venv/bin/python examples/mcp_client.py`.
 
-Needs the extra: pip install 'querywright[mcp]'. Configure an assistant with the same command: querywright mcp ARTIFACT.
+First install the extra: pip install 'querywright[mcp]'. To configure an assistant, use the command that this client
+runs: querywright mcp ARTIFACT.
 """
 
 import asyncio

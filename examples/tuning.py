@@ -1,4 +1,4 @@
-"""Search techniques, knobs, and depth on the packaged handbook, with recorded answers; print the front and the test."""
+"""Search techniques, knobs, and depth on the packaged handbook, with recorded answers; print the front and verdict."""
 
 from querywright import ChromaRetriever, study
 from querywright.data import read_passages, read_questions

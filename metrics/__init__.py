@@ -1,7 +1,7 @@
 """Metrics for answers, retrieval, and decision usefulness, with intervals and tests.
 
-The pure functions are in one module per family and do not use DSPy. This package exports the same metrics in the form
-that DSPy calls, and checks to run before measuring.
+Each family of metrics has a module with pure functions, which do not use DSPy. This package exports the same metrics in
+the form that DSPy calls, and checks to run before measuring.
 """
 
 from __future__ import annotations

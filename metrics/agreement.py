@@ -27,7 +27,7 @@ FIGURES = {
 
 CONFIDENCE = 0.95
 LEAST_DEFINED = 0.9
-"""Minimum share of resamples in which the figure is defined; below it, there is no interval."""
+"""Minimum share of resamples in which a figure must be defined to have an interval."""
 
 _CELLS = 2_000_000  # counts held in memory at once
 _FEWER = 2_000  # number of resamples if each is computed separately
@@ -73,8 +73,8 @@ def agreement_figures(tables: np.ndarray, other: np.ndarray | None = None, *, se
 
     Returns:
         The figures by name. Without judgments, they are undefined. If people used only one label, all figures except
-        the agreement are undefined, because there is nothing to tell apart (scikit-learn returns 0, or NaN with a
-        warning).
+        the agreement are undefined, because these figures need at least two different labels (scikit-learn returns 0,
+        or NaN with a warning).
 
     Source: Cohen 1960, doi:10.1177/001316446002000104; weights: Cohen 1968, doi:10.1037/h0026256. Spearman's rho uses
     mid-ranks for ties.
@@ -86,7 +86,7 @@ def agreement_figures(tables: np.ndarray, other: np.ndarray | None = None, *, se
     reasons = {name: reason for one in sets for name, reason in _undefined(one.sum(axis=0)).items()}
 
     def measured(weights: np.ndarray) -> np.ndarray:
-        """Return the figures, or their differences, with the questions weighted this way: shape (figures, ...)."""
+        """Return the figures, or their differences, with these weights for the questions: shape (figures, ...)."""
         found = [_figures(np.tensordot(weights, one, axes=1)) for one in sets]
         return found[-1] - found[0] if len(found) > 1 else found[0]
 
@@ -137,7 +137,7 @@ def paired_difference(
         after: The second judge's labels, in the same order.
         questions: Question id for each case.
         labels: All labels, worst first.
-        seed: Random seed for the resampling, which is the same for both. Default 0.
+        seed: Random seed for the resampling, which is the same for both judges. Default 0.
 
     Returns:
         The differences, after minus before, by name, and the number of cases.
@@ -209,7 +209,7 @@ def _figure(value: float, drawn: np.ndarray, reason: str) -> Figure:
 
 
 def _undefined(total: np.ndarray) -> dict[str, str]:
-    """Return, for each undefined figure of a table, the reason."""
+    """Return the reason for each undefined figure of a table."""
     if not total.sum():
         return dict.fromkeys(FIGURES, "no judgment could be read")
     if (total.sum(axis=1) > 0).sum() < 2:

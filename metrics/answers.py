@@ -1,6 +1,6 @@
 """Metrics for answers: exact match and token F1 for short answers, and the chosen option for multiple choice.
 
-`contains_answer` is for answers in full sentences. `hit` shows whether the passages contained the answer at all.
+`contains_answer` is for answers in full sentences. `hit` shows whether the passages contain the answer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from querywright.answer_text import (
 from querywright.errors import DataError
 
 VERDICTS = (["yes"], ["no"], ["noanswer"])
-"""Answers, as tokens, that are either right or wrong as a whole."""
+"""Answers, as tokens, that get no partial credit."""
 
 
 def exact_match(prediction: str, answers: Sequence[str]) -> float:
@@ -106,8 +106,8 @@ def contains_answer(prediction: str, answers: Sequence[str]) -> float:
 
     An answer occurs if the prediction contains its tokens in a row, with punctuation handled as in `hit`. The answers
     yes, no, and noanswer must be the first token. Negations are not understood, and a sentence that contains several
-    answers counts as right if one of them is. This metric is more lenient than `exact_match`, so do not compare their
-    values.
+    answers counts as right if one of them is right. This metric is more lenient than `exact_match`, so do not compare
+    their values.
 
     Args:
         prediction: The program's answer.
@@ -154,7 +154,7 @@ def hit(passages: Sequence[str], answers: Sequence[str]) -> float:
 
 
 def accepted(texts: Sequence[str], name: str = "answers") -> Sequence[str]:
-    """Return the strings; raise TypeError for a single string, which would be read letter by letter."""
+    """Return the strings; raise TypeError for a single string, whose letters would be read as separate strings."""
     if isinstance(texts, str):
         raise TypeError(f"{name} must be a list of strings, but got the string {texts!r}; put the string in a list")
     return texts
@@ -182,7 +182,7 @@ def mmlu_accuracy(answer: str, options: Sequence[str], right: str) -> float:
     Use it for comparisons with figures in papers. Case, ASCII punctuation, and surrounding white space are ignored, and
     letters in sentences are not recognized. `choice_accuracy` is the default because it can read an answer in a
     sentence and does not treat the option ``2.5`` as ``25``. The option text also counts because readers in querywright
-    may answer with it. Arguments and errors are as in `choice_accuracy`.
+    may answer with the text. Arguments and errors are as in `choice_accuracy`.
 
     Source: the task ``mmlu_generative`` of EleutherAI's lm-evaluation-harness, after Hendrycks et al. 2021,
     arXiv:2009.03300, who compare the likelihood of the letters.
@@ -193,7 +193,7 @@ def mmlu_accuracy(answer: str, options: Sequence[str], right: str) -> float:
 
 
 def is_invalid_choice(answer: str, options: Sequence[str]) -> bool:
-    """Return whether an answer does not clearly pick an option; reports show their share next to the accuracy."""
+    """Return whether an answer does not clearly pick an option; reports show the share of such answers."""
     return extract_option(answer, options) is None
 
 
@@ -390,7 +390,7 @@ def _index_of_letter(letter: str, menu: _Menu) -> int:
 
 @cache
 def _letter_patterns(size: int) -> list[tuple[re.Pattern[str], bool]]:
-    """Return the patterns for a final letter, each with whether it announces the letter as the answer."""
+    """Return the patterns for a final letter, each with a flag: whether it announces the letter as the answer."""
     last = chr(ord("A") + min(max(size, 1), 26) - 1)
     others = f"(?:(?-i:A)|[B-{last}])" if last > "A" else "(?-i:A)"  # a small "a" may be an article
     more = "(?:and|or|und|oder|et|ou|y|o|e|и|или)"

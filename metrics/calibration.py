@@ -1,4 +1,4 @@
-"""The calibration of a judge: how far it agreed with people, and on which cases, with which LM and prompt."""
+"""The calibration of a judge: how far the judge agreed with people, with the LM, the prompt, and the cases used."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Calibration(BaseModel):
 
     Args:
         judge: Name of the judge.
-        lm: Name of its LM.
-        engine: SHA-256 of its LM and the LM's location.
-        prompt: SHA-256 of its prompts.
+        lm: Name of the judge's LM.
+        engine: SHA-256 of the judge's LM and the LM's location.
+        prompt: SHA-256 of the judge's prompts.
         data: SHA-256 of the cases.
         labels: The labels, worst first.
         table: Counts by people's label (rows) and the judge's label (columns), in the order of the labels.

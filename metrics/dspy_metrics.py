@@ -3,11 +3,11 @@
 The example has ``question``, ``options``, ``answer``, ``aliases``, ``evidence`` (label by passage id), ``assessors``,
 and ``alternatives``, as created by ``Question.to_example``. The prediction has ``answer`` and ``passages``. If the
 reader names the passages that support its answer, the prediction also has ``support``, a list of passage ids. The right
-ones are the helpful passages in ``evidence``.
+support is the helpful passages in ``evidence``.
 
-If an example or a prediction lacks a part that a metric needs, the value is NaN, which is left out of the mean and
-counted. While an optimizer picks demonstrations (``trace`` is given), the value is 0.0 instead, because NaN is truthy
-in Python and would count as a success.
+If an example or a prediction lacks a part that a metric needs, the value is NaN: the question is left out of the mean
+and counted as unscored. While an optimizer picks demonstrations (``trace`` is given), the value is 0.0 instead, because
+NaN is truthy in Python and would count as a success.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _metric(*needs: str) -> Callable[[Callable[[Any, Any], float]], Metric]:
 
 @_metric("answer", "reader")
 def accuracy(example: Any, prediction: Any) -> float:
-    """Return 1.0 if the answer is right: the right option if there are options, else an exact match.
+    """Return 1.0 if the answer picks the right option or, for a question without options, is an exact match.
 
     If the reader names passage ids as its ``support``, the answer is a full sentence. Without options, such an answer
     is right if it contains an accepted answer (``contains_answer``).
@@ -94,7 +94,7 @@ def exact_match(example: Any, prediction: Any) -> float:
 
 @_metric("answer", "reader")
 def token_f1(example: Any, prediction: Any) -> float:
-    """Return the F1 of the tokens shared with the closest accepted answer."""
+    """Return the token F1 of the answer and the closest accepted answer."""
     return _compare(answers.token_f1, example, prediction)
 
 
@@ -190,12 +190,12 @@ def decision_useful(example: Any, prediction: Any) -> float:
 
 @_metric("evidence")
 def abstention_recall(example: Any, prediction: Any) -> float:
-    """Return 1.0 if no passage is shown and the evidence says that none helps; NaN if one helps or might help."""
+    """Return 1.0 if no passage helps and none is shown, 0.0 if some are shown; NaN if a passage helps or might help."""
     return usefulness.abstention(_ids(prediction), _evidence(example), pooled=_pooled(example))
 
 
 def needs(name: str) -> frozenset[str]:
-    """Return what a metric requires; the result for a custom metric is empty, because nothing is known about it.
+    """Return what a metric requires; the result for a custom metric is empty, because its needs are unknown.
 
     Questions may need an ``answer``, ``options``, or ``evidence``; the program may need a ``reader``, or a reader that
     names its ``support``.

@@ -1,4 +1,4 @@
-"""Describe in words how a run went, as feedback for GEPA, which writes instructions from it.
+"""Describe in words how a run went, as feedback from which GEPA writes instructions.
 
 A predictor in the technique gets feedback only on the passages, and the reader only on the answer. Text from passages,
 questions, and answers is data: it is truncated, put on one line in quotation marks, and contains nothing that could be
@@ -36,7 +36,7 @@ def feedback_metric(score: Callable[..., float], judges: Sequence[JudgedMetric] 
 
     Returns:
         A function of ``(gold, pred, trace=None, pred_name=None, pred_trace=None)`` that returns DSPy's
-        ``ScoreWithFeedback``; the score is the program's, for every predictor.
+        ``ScoreWithFeedback``; every predictor gets the program's score.
     """
     heard = judges or ([score] if isinstance(score, JudgedMetric) else [])
 

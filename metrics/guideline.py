@@ -1,4 +1,4 @@
-"""Guideline adherence: how many of a good answer's points the program's answer makes.
+"""Guideline adherence: the share of a good answer's points that the program's answer makes.
 
 An LM answers the question from its source passages (the golden answer), and lists the points in that answer. A judge
 then looks for each point in the program's answer. The golden answer and its points are frozen: they are written once
@@ -58,7 +58,7 @@ class ListKeyPoints(dspy.Signature):
 
 @dataclass(frozen=True, slots=True)
 class Guideline:
-    """A question's guideline, with which answers to the question are compared.
+    """A question's guideline; answers to the question are compared with it.
 
     Args:
         golden_answer: The answer that an LM wrote from the sources.
@@ -127,7 +127,7 @@ class Guidelines(dict[str, Guideline]):
         """Return whether the question has a guideline.
 
         Raises:
-            DataError: Its guideline was frozen for a different question or different sources.
+            DataError: The guideline was frozen for a different question or different sources.
         """
         frozen = self.get(question.id)
         if frozen is not None and frozen.basis != basis(question, sources):

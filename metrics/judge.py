@@ -42,7 +42,7 @@ NEEDS = {
     "response": "no answer to judge; add an answer, or use a reader",
     "point": "no point to look for; add a point",
 }
-"""The parts of a case that a judge may require, each with the message if it is missing."""
+"""The parts of a case that a judge may require, each with the message to show if the part is missing."""
 
 
 class JudgeFailedError(LMError):
@@ -69,7 +69,7 @@ class Judgement:
 class Judge(dspy.Module):
     """Labels a case with the LM in the DSPy settings.
 
-    A judge is a subclass with these attributes, listed in ``judges.py``.
+    A judge is a subclass with the attributes below; ``judges.py`` lists all judges.
 
     Attributes:
         NAME: The judge's name.
@@ -131,7 +131,7 @@ class Judge(dspy.Module):
     def lacks(self, case: Case) -> str:
         """Return the first required part that the case does not have; empty if it has all of them.
 
-        A blank response counts as a response, one that declines.
+        A blank response counts as a response that declines.
         """
         parts = _parts(case)
         return next((n for n in self.needs() if parts[n] is None or (parts[n] == "" and n != "response")), "")
@@ -263,7 +263,7 @@ class JudgedMetric:
     def judgements(self, example: Any, prediction: Any) -> list[Judgement]:
         """Return the judgment of each passage in order, or of the answer; empty if a required part is missing.
 
-        Labels in the example's evidence by a person or by this judge are reused; the other passages are judged in
+        Labels from a person or from this judge in the example's evidence are reused; the other passages are judged in
         parallel.
 
         Raises:
@@ -359,7 +359,7 @@ def _raise(_: int, result: Any) -> None:
 def _parts(case: Case) -> dict[str, Any]:
     """Return the parts of a case by name, without DSPy's field markers.
 
-    An LM could repeat these markers, and a parser could then mistake them for its answer.
+    An LM could repeat these markers, and a parser could then mistake them for the LM's answer.
     """
     question, passages = case.question, _FIELD_MARKER.sub("[ [", show_passages(case.passages))
 

@@ -1,4 +1,4 @@
-"""The judges. A judge is a class with a prompt, a scale of labels, and a name, and it is listed in ``JUDGES``.
+"""The judges. A judge is a class with a prompt, a scale of labels, and a name; ``JUDGES`` lists all judges.
 
 The prompts are ours; the papers say what is judged, but not how the LM is prompted.
 """
@@ -174,7 +174,7 @@ class UsefulnessJudge(UsefulnessWithoutAnswerJudge):
 class AnswerabilityJudge(Judge):
     """Judges whether a passage alone answers the question; a question is relevant if any of its passages answers it.
 
-    The judge states its reason first, and only a complete answer counts.
+    The judge states its reason before the label, and only a complete answer counts.
 
     Source: QB-RAG, arXiv:2407.18044: its answerability model, the three levels in its comparison with experts, and its
     relevancy rate.
@@ -256,7 +256,7 @@ class CoverageJudge(Judge):
     SCALE = YES_NO
 
     def score(self, labels: Sequence[str | None], metric: str = "") -> float:
-        """Return covered points / all points; NaN if a label is unreadable, because fewer points change the scale."""
+        """Return covered points / all points; NaN if a label is unreadable, because the share would then be unknown."""
         if not labels or None in labels:
             return math.nan
         return math.fsum(self.SCALE[label] for label in labels if label is not None) / len(labels)

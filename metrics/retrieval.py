@@ -2,8 +2,8 @@
 
 In all metrics, a repeated id counts once, at its first position, and later ids move up. ``relevant`` is a set of
 relevant ids, or a mapping from judged ids to grades. A grade above 0 means relevant, and an id without a grade is not
-relevant. Without relevant ids, there is nothing to find, and the value is NaN. A single string instead of a sequence of
-ids raises TypeError; a grade that is NaN or infinite raises ValueError.
+relevant. Without relevant ids, the value is NaN. A single string instead of a sequence of ids raises TypeError; a grade
+that is NaN or infinite raises ValueError.
 """
 
 from __future__ import annotations

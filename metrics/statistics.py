@@ -48,7 +48,7 @@ class PairedTest:
         unscored: Number of questions left out because a or b could not be scored.
         p_two_sided: Probability of a difference at least this large, in either direction, if there is no true
             difference.
-        p_one_sided: The same probability, but only for a being better.
+        p_one_sided: The same probability, but only for differences in favor of a.
         difference: Mean of a - b; NaN without questions.
         low: Lower end of the difference's interval; NaN with fewer than two questions.
         high: Upper end of that interval.
@@ -215,7 +215,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def minimum_detectable(n: int, *, alpha: float = 0.05) -> int | None:
-    """Return the fewest wins without a loss that can be significant: the smallest w with two-sided p(w to 0) < alpha.
+    """Return the fewest wins, with no loss, that can be significant: the smallest w with two-sided p(w to 0) < alpha.
 
     This is the smallest difference that n questions can distinguish from chance. At alpha = 0.05, it is 6 wins to 0
     regardless of n, so a lead below 6/n cannot be shown. Wilcoxon's test also needs 6 differences with the same sign.

@@ -21,7 +21,7 @@ def joint_passage_score(
 
     The joint precision is P(answer) * P(support), the joint recall likewise, and the joint F1 is their harmonic mean.
     The answer's precision and recall are based on shared tokens, as in `token_f1`. If the prediction or the answer is
-    yes, no, or noanswer, they are 0 unless both are the same.
+    yes, no, or noanswer, both values are 0 unless the prediction equals the answer.
 
     The score differs from HotpotQA's in two ways, which make it higher. The support consists of whole passages, so a
     reader may name the right passage because of a wrong sentence. And if an accepted answer occurs in the prediction

@@ -1,4 +1,4 @@
-"""Do the retrieved passages help to decide the question? Labels for passages and for questions."""
+"""Measure whether the retrieved passages help to decide the question, with labels for passages and for questions."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def helpful_ids(evidence: Mapping[str, Label | str]) -> list[str]:
 
 
 def question_label(labels: Iterable[Label]) -> Label:
-    """Return ENTAILED if any label is, else USEFUL if any is, else NOT_USEFUL (also if there are no labels).
+    """Return the best of the labels (ENTAILED, then USEFUL, then NOT_USEFUL); NOT_USEFUL if there are no labels.
 
     Source: HCQR, arXiv:2603.19008, does not say whether a label applies to one passage or to all passages together.
     Here, each passage has a label, and the best of them is the question's label.
@@ -92,8 +92,8 @@ def usefulness(
 ) -> Usefulness:
     """Return the usefulness of the passages found, from labeled evidence.
 
-    If no passage is known to help but some are unjudged, the question cannot be scored, because one of those might
-    help.
+    If no passage is known to help but some are unjudged, the question cannot be scored, because an unjudged passage
+    might help.
 
     Args:
         ids: Ids of the passages found; a repeated id counts once.
@@ -101,7 +101,8 @@ def usefulness(
         jointly: Whether the question needs all of its helpful passages. If so, it is ENTAILED if all of them were
             found, and USEFUL if only some were. Default False.
         pooled: Whether a passage that the evidence does not name is unjudged. Default False: it is NOT_USEFUL.
-        alternatives: Groups of passages that count as one, which is found if any of them is. Default none.
+        alternatives: Groups of passages that count as one passage, which is found if any passage in the group is found.
+            Default none.
 
     Returns:
         The question's label and score; None and NaN if the question cannot be scored.
@@ -123,10 +124,10 @@ def usefulness(
 
 
 def abstention(ids: Sequence[str], evidence: Mapping[str, Label | str], *, pooled: bool = False) -> float:
-    """Return whether the program rightly shows no passage: 1.0 if it shows none and none helps, 0.0 if it shows some.
+    """Return 1.0 if no passage helps and the program shows none, and 0.0 if no passage helps but it shows some.
 
-    The value is NaN if a passage helps, or if that is unknown. Arguments and errors are as in `usefulness`. If
-    ``pooled`` is true, an unjudged passage might help, so the value is NaN.
+    The value is NaN if a passage helps, or if it is unknown whether one does. Arguments and errors are as in
+    `usefulness`. If ``pooled`` is true, an unjudged passage might help, so the value is NaN.
 
     Source: abstention recall in AbstentionBench, arXiv:2506.09038, applied to passages instead of answers.
     """

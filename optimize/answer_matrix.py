@@ -2,7 +2,7 @@
 
 Rows of the matrix are questions, columns are passages, and a value of 1 means that the passage answers the question.
 The number of a cell is its row times the number of passages, plus its column. An estimate is used only if it predicts
-unseen judged pairs better than the mean does.
+held-out judged pairs better than the mean does.
 """
 
 from __future__ import annotations
@@ -88,12 +88,12 @@ class Validation:
         held: Number of pairs that were held out to measure these errors. Different pairs were used to choose rank and
             ridge.
         rank: Rank of the estimate.
-        ridge: Weight of the penalty on its squared factors.
+        ridge: Weight of the penalty on the estimate's squared factors.
         rmse: Root mean squared error on the held-out pairs.
         base_rmse: The same error if the prediction for every pair is the mean of the judged pairs that were not held
             out.
-        used: Whether the estimate is used.
-        reason: Why it is not used; empty if it is.
+        used: Whether the estimate was accepted and is used.
+        reason: Why the estimate is not used; empty if it is used.
     """
 
     judged: int
@@ -195,7 +195,7 @@ def completed(
         if rank <= min(shape)
         for ridge, found in zip(RIDGES, _path(given + rest, shape, rank, RIDGES, seed), strict=True)
     ]
-    _, rank, minus = min(tried)  # ties: the smaller rank, then the larger ridge
+    _, rank, minus = min(tried)  # a tie goes to the smaller rank, then to the larger ridge
 
     def made(known: KnownCells) -> LowRank:
         return complete(given + known, shape, rank=rank, ridge=-minus, seed=seed)

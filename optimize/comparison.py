@@ -68,10 +68,10 @@ class Comparison(Results):
         passages: The passages that a program retrieved or that have a label, by id, if the retriever can return
             passages by id.
         diagnosis: Where answers are lost; None if no program reads answers or nothing is labeled.
-        decisions: The effect of each program's passages on the decisions; empty for the same reasons.
-        notes: What to know before trusting the numbers, such as unequal budgets or a judge's calibration.
+        decisions: The effect of each program's passages on its answers; empty if ``diagnosis`` is None.
+        notes: What readers should know before they trust the numbers, such as unequal budgets or a judge's calibration.
         remarks: Lines to print below a table of the results.
-        hints: Warnings about the questions and names, which were reported before the first question.
+        hints: Warnings about the questions and names, reported before the first question was run.
         facts: What was compared and how, by name, for the report.
         source: Name of the question file; empty without a file.
         second: Name of the second baseline, which searches for the question and its options without an LM; empty if
@@ -105,7 +105,7 @@ class Comparison(Results):
 
     @property
     def asks(self) -> bool:
-        """Whether a program calls an LM."""
+        """Whether any program calls an LM."""
         return any(one.cost.asked for one in self.arms)
 
     @property
@@ -123,7 +123,7 @@ class Comparison(Results):
 
     @property
     def verdict(self) -> str:
-        """The verdict in one sentence, including gains that are shown only on questions that the LM knows."""
+        """The verdict as text, including gains that are shown only on questions that the LM knows."""
         said = verdict_sentence(self.comparisons, self.programs)
         return "; ".join(filter(None, [said, known_sentence(self.comparisons, self.slices)]))
 
@@ -181,10 +181,10 @@ class Comparison(Results):
         command: str = "",
         metric: str = "",
     ) -> Path:
-        """Write the page of the comparison atomically, and return the file.
+        """Write the comparison's report page atomically, and return the file.
 
-        The page contains the prompts and answers of as many LM calls as fit, failed questions first. A comparison with
-        more than 20,000 questions times programs keeps none.
+        The page contains the prompts and answers of as many LM calls as fit, failed questions first. If the number of
+        questions times programs is more than 20,000, the page contains no prompts.
 
         Args:
             path: The file.
@@ -228,8 +228,8 @@ def compare(
     """Evaluate programs on the same questions and compare each with the baseline.
 
     The questions of all programs and references share the threads, so that a server stays busy even if there are few
-    questions. The results do not depend on the order. Answers are kept only in the LM's cache: if you rerun an
-    interrupted comparison, it finds them there, and an additional program or question costs only its own calls.
+    questions. The results do not depend on the order. Answers are kept only in the LM's cache: an interrupted
+    comparison finds them there when you rerun it, and an additional program or question costs only its own calls.
 
     Args:
         arms: Programs by name.
@@ -239,7 +239,7 @@ def compare(
             program has that name.
         references: Whether to evaluate closed book and oracle evidence too if a program searches and reads. The
             diagnosis needs them to determine where answers are lost. Default True.
-        metrics: DSPy metrics by name. Default accuracy and decision_useful.
+        metrics: DSPy metrics by name. Default: accuracy and decision_useful.
         threads: Number of questions to run at a time, 1 or more. Default 4.
         max_failures: Share of a program's questions that may fail, 0 to 1. Default 0.05.
         slices: Columns of the questions to show results by, and ``known``: whether the reader answers a question
@@ -381,12 +381,12 @@ def unequal_inputs(options: Mapping[str, bool], baseline: str, second: str) -> t
     if not using or second or options[baseline]:
         return ()
     return (
-        f"the options are searched by {', '.join(using)}, but not by the baseline; add the second baseline {SECOND}",
+        f"{', '.join(using)} used the options to search, but the baseline did not; add the second baseline {SECOND}",
     )
 
 
 def searches_options(program: RAG) -> bool:
-    """Return whether a program is the second baseline: plain retrieval with the question and its options."""
+    """Return whether a program is the second baseline: plain retrieval with question and options as the query."""
     return program.technique.NAME == PLAIN and bool(program.technique.knobs["query_with_options"])
 
 

@@ -1,8 +1,8 @@
 """Find text from training questions and passages that an optimizer copied into a prompt.
 
-A prompt that contains the questions it was tuned on scores well on them, but its score says little about how it does on
-others. The search compares runs of words, because eight words in a row do not repeat by chance. Demonstrations are
-training questions by design, so only demonstrations copied from dev and test questions count.
+A prompt that contains the questions it was tuned on scores well on these questions, but the score says little about
+other questions. The search compares runs of words, because two texts rarely share eight words in a row by chance.
+Demonstrations are training questions by design, so only demonstrations copied from dev and test questions count.
 """
 
 from __future__ import annotations

@@ -50,8 +50,8 @@ class QuestionOutcome:
         question: Id of the question.
         stage: The stage at which the answer was lost.
         closed_book: Whether the reader is right without passages; None if this was not evaluated.
-        oracle: Whether the reader is right with the deciding passages; None if this was not evaluated or there are
-            none.
+        oracle: Whether the reader is right with the deciding passages; None if this was not evaluated, or if the
+            question has no deciding passages.
     """
 
     question: str
@@ -80,7 +80,7 @@ class Diagnosis:
 
     @property
     def alone(self) -> list[tuple[str, int, int]]:
-        """Closed book and oracle if evaluated: name, number of right answers, number of scored questions."""
+        """For closed book and oracle, if evaluated: name, number of right answers, number of scored questions."""
         first = next(iter(self.arms.values()), ())
         known = {"closed book": [one.closed_book for one in first], "oracle": [one.oracle for one in first]}
         scored = {name: [right for right in found if right is not None] for name, found in known.items()}
@@ -110,8 +110,8 @@ def diagnose(
             question needs them jointly; any one of several alternatives is enough.
         indexed: By program, the ids of the passages in its collection.
         metric: Metric that is 1.0 for a right answer. Default accuracy.
-        closed_book: By program, the results of its reader without passages; if missing, no evidence counts as "not
-            used".
+        closed_book: By program, the results of its reader without passages; if missing, no question gets the stage
+            "found but not used".
         oracle: By program, the results of its reader with the deciding passages.
 
     Raises:
@@ -227,11 +227,11 @@ class Decisions:
 
     Args:
         arm: Name of the program.
-        turned: How its answers differ from each other program's answers, by that program's name.
-        by_label: Its accuracy and closed book's on the same questions, by the label of its passages; empty without
-            closed book.
-        shares: For each label, the share of its labeled passages with that label; NaN if no passage is labeled.
-        passages: Number of its labeled passages.
+        turned: How the program's answers differ from another program's answers, by the name of the other program.
+        by_label: The program's accuracy and closed book's on the same questions, by the label of the program's
+            passages; empty without closed book.
+        shares: By label, the share of the program's labeled passages with that label; NaN if no passage is labeled.
+        passages: Number of the program's labeled passages.
     """
 
     arm: str
@@ -267,8 +267,8 @@ def decisions(
 ) -> tuple[Decisions, ...]:
     """Return the effect of each program's passages on its answers.
 
-    Answers are compared with the baseline's answers and, if they were evaluated, with the same reader's answers without
-    passages.
+    Each program's answers are compared with the baseline's answers and, if closed book was evaluated, with the same
+    reader's answers without passages.
 
     Args:
         arms: Results of the programs.
@@ -317,7 +317,7 @@ def _flips(arm: Evaluation, other: Evaluation, metric: str) -> Flips:
 
 
 def _accuracy_by_label(arm: Evaluation, other: Evaluation, metric: str) -> dict[Label, AccuracyGivenLabel]:
-    """For each label, return both programs' accuracy on the questions for which the first program's passages have it.
+    """For each label, return both programs' accuracy on questions whose passages from ``arm`` have this label.
 
     If the other program's accuracy covered all questions, easy questions would be compared with all questions.
     """

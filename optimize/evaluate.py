@@ -49,7 +49,7 @@ class Row:
         passages: Ids of the passages shown, best first.
         found: Ids of all passages that the searches returned, before fusion and truncation, in order of appearance.
         queries: Role and text of each query.
-        fallbacks: Names of the steps that fell back.
+        fallbacks: Names of the steps that used a fallback.
         seconds: Seconds from question to answer. Time spent waiting for the LM counts; time spent loading a model does
             not.
         cost: The program's LM calls and tokens for this question, even if it failed.
@@ -117,7 +117,7 @@ class Results:
     __slots__ = ()
 
     def _told(self) -> tuple[Sequence[Evaluation], Sequence[str], Sequence[Question]]:
-        """Return the evaluations, the sentences about them, and the questions if they are known."""
+        """Return the evaluations, sentences about the evaluations, and the questions if they are known."""
         raise NotImplementedError
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -222,7 +222,7 @@ class Evaluation(Results):
 
     @property
     def fallback_rate(self) -> float:
-        """The share of the successful questions in which a step fell back."""
+        """The share of the successful questions in which a step used a fallback."""
         return _average([bool(row.fallbacks) for row in self.rows if row.failure is None])
 
     @property
@@ -238,7 +238,8 @@ class Evaluation(Results):
     def latency(self, quantile: float) -> float:
         """Return the time in seconds within which this share of the questions was answered; NaN without such questions.
 
-        Failed questions do not count, and neither do questions with a cached answer, because it takes no time.
+        Failed questions do not count, and neither do questions with a cached answer, because a cached answer takes no
+        time.
         """
         seconds = sorted(row.seconds for row in self.rows if row.failure is None and not row.cost.saved)
         return seconds[max(0, math.ceil(quantile * len(seconds)) - 1)] if seconds else math.nan
@@ -343,8 +344,8 @@ def evaluate_all(
         failures: Counters of failed questions by program, used instead of ``max_failures``. Default None.
         progress: Called after each question.
         met: Called with the program and the question's row when a question ends.
-        on_out: Called with a program that has too many failed questions, and the error. The program's remaining
-            questions are skipped, and it has no results. Default None: raise the error.
+        on_out: Called with the name of a program that has too many failed questions, and with the error. The program's
+            remaining questions are skipped, and it has no results. Default None: raise the error.
         transcribed: Programs whose rows keep the prompts and answers of LM calls (several kilobytes per call). Default
             none.
 
@@ -540,7 +541,7 @@ def standing(rows: Mapping[str, Sequence[Row]], total: int, metrics: Iterable[st
         total: Number of questions of each program.
         metrics: Names of the metrics.
     """
-    now = {name: list(each) for name, each in rows.items()}  # the lists grow in the meantime
+    now = {name: list(each) for name, each in rows.items()}  # other threads extend the lists in the meantime
     scored = (
         name
         for name in metrics

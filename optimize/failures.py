@@ -1,4 +1,4 @@
-"""Count failed questions by kind, and stop a run that has too many."""
+"""Count failed questions by kind, and stop a run that has too many failures."""
 
 from __future__ import annotations
 
@@ -50,8 +50,7 @@ class TooManyFailuresError(QuerywrightError):
 
 
 class Failures:
-    """Counts a run's failed questions, and ends the run if they exceed the allowed share. One may always fail, unless
-    the share is 0.
+    """Counts a run's failed questions, and ends the run if they exceed the allowed share.
 
     Raises:
         InputError: The share is out of range.
@@ -98,7 +97,7 @@ class Failures:
         threads: int,
         progress: Progress | None = None,
     ) -> list[R | Exception]:
-        """Apply ``work`` to each item in this run, like ``map_runs``."""
+        """Apply ``work`` to each item in this run; see ``map_runs``."""
         runs = [self] * len(items)
         return map_runs(work, items, runs, id_of=id_of, threads=threads, progress=progress)
 
@@ -154,8 +153,8 @@ def map_runs(
         threads: Number of items to run at a time, 1 or more.
         progress: Called after each item with the name of its run.
         on_done: Called with the position and the result of each item that was counted.
-        on_out: Called with a run that has too many failures, and the error. The run's remaining items are skipped, and
-            the other runs continue. Default None: raise the error.
+        on_out: Called with a run that has too many failures, and with the error. The run's remaining items are skipped,
+            and the other runs continue. Default None: raise the error.
 
     Raises:
         TooManyFailuresError: See ``Failures.ended``.

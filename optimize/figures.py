@@ -144,7 +144,7 @@ class Plot:
         self._text(self.x(x), 18 - 14 * above, text, "end" if self.x(x) > WIDTH / 2 else "start")
 
     def svg(self, above: int = 0) -> Markup:
-        """Return the drawing, with room for lines of text above it."""
+        """Return the drawing, with room for ``above`` lines of text above it."""
         up, whole = 14 * above, self.top + self.height + 42
         box = f'viewBox="0 {-up} {WIDTH} {whole + up:.0f}" width="{WIDTH}" style="max-width:100%;height:auto"'
         return Markup(f'<svg {box} font-family="system-ui, sans-serif">{"".join(self._parts)}</svg>')

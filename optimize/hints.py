@@ -81,7 +81,7 @@ def repeats(questions: Sequence[Question] | Splits) -> Iterator[str]:
 
 
 def ceiling(plain: Evaluation, aim: Objective) -> str:
-    """Return a hint that nothing can beat the baseline if it scores 100 on dev; otherwise an empty string."""
+    """If the baseline scores 100 on dev, return a hint that no program can beat it; otherwise, an empty string."""
     if not aim.metrics or not aim.value(plain) >= 1:
         return ""
     return (

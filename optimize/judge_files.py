@@ -37,13 +37,13 @@ class JudgeState(Checksummed):
 
 @dataclass(frozen=True, slots=True)
 class SavedJudge:
-    """A judge and its calibration (None if it was not calibrated)."""
+    """A judge and its calibration (None if the judge was not calibrated)."""
 
     judge: Judge
     calibration: Calibration | None = None
 
     def standing(self, lm: str, engine: str) -> str:
-        """Return the judge's calibration with an LM of this name and ``lm_digest``, or why none applies."""
+        """Return the judge's calibration for the LM with this name and ``lm_digest``, or why no calibration applies."""
         known = self.calibration
         if known is None:
             why = ""

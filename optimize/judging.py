@@ -29,7 +29,7 @@ from querywright.optimize.failures import Failures, TooManyFailuresError, map_ru
 from querywright.optimize.judge_files import SavedJudge, resolve_judge
 
 TRAIN, DEV = 0.25, 0.25
-"""Shares of the questions for demonstrations and for choosing; the other half measures the result."""
+"""The share of the questions for demonstrations and the share for choosing; the rest measures the result."""
 
 PER_LABEL = (1, 1, 2, 2)
 """Number of demonstrations per label in the sets to try."""
@@ -284,8 +284,8 @@ class CompiledJudge:
         dev: Kappa of each variant on dev; NaN if it is undefined or the variant was dropped.
         before: Calibration of the unchanged judge on the half of the questions reserved for measuring.
         after: Calibration of the chosen judge on the same half.
-        differences: After minus before, by figure, on the ``n`` cases that both could judge.
-        n: Number of these cases.
+        differences: After minus before, by figure, on the ``n`` cases that both judges could label.
+        n: Number of cases that both judges could label.
     """
 
     judge: Judge
@@ -308,12 +308,12 @@ def compile_judge(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> CompiledJudge:
-    """Add demonstrations labeled by people to a copy of a judge, if they bring it closer to people.
+    """Add demonstrations labeled by people to a copy of a judge, if they bring its labels closer to people's.
 
     A stable hash splits the questions. One quarter provides sets of demonstrations (DSPy's ``LabeledFewShot``, each
     label equally often). Another quarter is used to choose by kappa among these sets and the unchanged judge, which
-    wins a tie. The other half is judged before and after. A bootstrapping optimizer would add nothing to people's
-    labels. The judge's reasons are not part of the demonstrations.
+    wins a tie. The judge is measured before and after on the other half. A bootstrapping optimizer would add nothing to
+    people's labels. The judge's reasons are not part of the demonstrations.
 
     Args:
         judge: Any judge.

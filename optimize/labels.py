@@ -30,12 +30,12 @@ class PoolLabels:
     """Labels for a pool of passages.
 
     Args:
-        labels: For each question in turn, its earlier labels, then its added labels.
+        labels: The labels, question by question: the earlier labels of a question, then its added labels.
         added: Number of added labels.
         asked: Number of passages that were sent to the judge.
         unreadable: Number of these passages for which the judge's answer could not be parsed; they stay unjudged.
         failed: Number of failed questions by the name of the program or judge; their passages are missing.
-        notes: What users of the labels should know: the judge's calibration, and failures.
+        notes: What users of the labels should know: the judge's calibration and the failures.
     """
 
     labels: tuple[PassageLabel, ...]

@@ -167,7 +167,7 @@ class OptimizerRun:
 
 
 class DrawnLM(dspy.LM):
-    """An LM with numbered samples: each has its own seed, so that the cache returns it again.
+    """An LM with numbered samples: each sample has its own seed, so that a repeated run finds it in the cache.
 
     DSPy distinguishes samples of the same prompt by ``rollout_id`` and ``n``, which never reach the model, and a sample
     without a seed is requested again each time. A request at temperature 0 is not changed. ``stop`` is called with None
@@ -230,7 +230,7 @@ class _Watch(BaseCallback):
         self._lock = threading.Lock()
 
     def on_module_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
-        """Record which calls are to the whole program."""
+        """Record the calls that run the whole program."""
         if isinstance(instance, RAG):
             self._under_way[call_id] = str(inputs.get("kwargs", {}).get("question", ""))
 
@@ -271,14 +271,14 @@ class _Watch(BaseCallback):
             raise
 
     def _fail(self, question: str, error: Exception) -> None:
-        """Count a question that failed for the first time."""
+        """Count a failed question, but only the first time it fails."""
         with self._lock:
             if failure_kind(error) == "prompt_too_long" or question in self._failed:
                 return
             self._failed.add(question)
             try:
                 self._failures.add("a training question", error)
-            except Exception as stop:  # noqa: BLE001 - it is raised where nothing swallows it
+            except Exception as stop:  # noqa: BLE001 - raised later, where no code catches it
                 self.stopped = self.stopped or stop
 
 

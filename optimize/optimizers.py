@@ -1,4 +1,4 @@
-"""The optimizers that a study can name: DSPy's teleprompters, each with its own arguments."""
+"""The optimizers that a study can name: DSPy's teleprompters, with the arguments of each."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ class Bound(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """A way to make prompts.
+    """An optimizer, which makes prompts.
 
     Args:
         compile: The function that makes the prompts; its name is the optimizer's name.
-        bound: Returns an upper bound on its work, given the number of training questions, the number of predictors, and
-            its arguments.
-        options: Its arguments, with defaults of ours that suit 6 to 10 training questions.
+        bound: Returns an upper bound on the optimizer's work, given the number of training questions, the number of
+            predictors, and the arguments.
+        options: The optimizer's arguments, with our defaults, which suit 6 to 10 training questions.
     """
 
     compile: Callable[[OptimizerRun], RAG]
@@ -67,7 +67,7 @@ class Optimizer:
 
     @property
     def name(self) -> str:
-        """Its name in a study."""
+        """The optimizer's name in a study."""
         return self.compile.__name__
 
     def check(self, arguments: Arguments | None = None) -> dict[str, Value]:
@@ -102,7 +102,7 @@ class Optimizer:
         *,
         calls_per_run: int | None = None,
     ) -> int:
-        """Return the maximum number of LM calls: program runs times calls per run (default: one per predictor), plus
+        """Return the maximum number of LM calls: program runs times calls per run (by default one per predictor), plus
         the calls that write instructions.
 
         The second request after an unreadable answer does not count, and identical calls are made only once.
@@ -112,8 +112,8 @@ class Optimizer:
 
 
 OPTIMIZERS: dict[str, Optimizer] = {}
-"""The optimizers by name. Those that choose between prompts reserve some training questions for this; none of them sees
-dev or test. Demonstrations come from runs that reach ``metric_threshold``.
+"""The optimizers by name. Optimizers that choose between prompts reserve some training questions for this choice; no
+optimizer sees dev or test. Demonstrations come from runs that reach ``metric_threshold``.
 """
 
 
@@ -191,7 +191,7 @@ def _optuna_bound(n: int, predictors: int, given: Arguments) -> Bound:
 @_optimizer(
     _optuna_bound,
     _CANDIDATES,
-    Knob("max_demos", 4, "candidate demonstrations per predictor; the optimizer chooses one", low=1, high=32),
+    Knob("max_demos", 4, "number of candidate demonstrations per predictor; the optimizer chooses one", low=1, high=32),
     _LABELLED,
     _ROUNDS,
     _THRESHOLD,

@@ -33,7 +33,7 @@ class ProgramState(BaseModel):
         technique: Name of the technique.
         reader: Name of the reader, or None.
         knobs: Values of the knobs.
-        predictors: Predictors by name. In an ensemble, names from the second member begin with ``members[1].``.
+        predictors: Predictors by name. In an ensemble, the names for the second member begin with ``members[1].``.
         nearest: Number of demonstrations that a call shows; 0 for all.
         members: Number of programs in an ensemble; 0 for a program that is not an ensemble.
     """
@@ -112,7 +112,7 @@ def technique_of(name: str) -> type[Technique]:
     """Return the technique that an artifact names.
 
     Raises:
-        ArtifactError: It is neither built in nor registered; the message says how to register it.
+        ArtifactError: The technique is neither built in nor registered; the message says how to register it.
     """
     if name not in TECHNIQUES:
         raise ArtifactError(
@@ -165,8 +165,8 @@ def demo_fields(predictor: Any) -> set[str]:
 
 
 def standalone(predictor: Any, demos: Sequence[Any]) -> list[Any]:
-    """Return the demonstrations whose question needs no history. Without it, the others would teach the LM to make
-    things up.
+    """Return the demonstrations whose question needs no history. Without the history, the other demonstrations would
+    teach the LM to make things up.
     """
     if "history" in predictor.signature.fields:
         return list(demos)

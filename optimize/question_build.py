@@ -58,7 +58,7 @@ LONGEST_REASON = 300
 
 Done = Generator[tuple[int, PassageRecord | Exception], None, None]
 Runner = Callable[[Sequence[Passage], str], Done]
-"""Makes passages' records, given a digest of settings; yields each passage's position with its record or failure."""
+"""Makes passages' records, given a digest of the settings; yields each passage's position and its record or failure."""
 
 
 class RecordMaker:
@@ -124,8 +124,8 @@ class QuestionsOrigin(Checksummed):
     """The LMs that wrote and judged a collection's questions, stored in ``questions.json`` next to the records.
 
     Args:
-        lm: Name of the LM that wrote them.
-        judge_lm: Name of the LM that judged them.
+        lm: Name of the LM that wrote the questions.
+        judge_lm: Name of the LM that judged the questions.
         num_questions: Questions requested per passage.
         batch_size: Questions requested in one call.
     """

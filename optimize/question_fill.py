@@ -47,7 +47,7 @@ from querywright.retrieval.generated_questions import (
 
 MOST = 10_000
 FAR_SHARE = 0.2
-"""Share of the judgments that is spent on pairs drawn at random if the matrix is completed."""
+"""Share of the judgments for pairs drawn at random, if the matrix is completed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def fill(
         home: The workspace. Default: ``querywright.home.home()``.
         most: Number of judgments (the most similar pairs come first), and also the maximum number of estimated pairs to
             store; 1 or more. Default 10,000.
-        complete: Whether to estimate the other pairs. A fifth of the judgments is then spent on pairs drawn at random.
+        complete: Whether to estimate the other pairs. A fifth of the judgments is then for pairs drawn at random.
             Default True.
         cut: Minimum estimated value of a stored pair, more than 0 and at most 1. Default 0.5.
         threads: Number of judgments to run at a time, 1 or more. Default 4.

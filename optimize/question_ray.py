@@ -113,7 +113,7 @@ class RayBuild:
 
 
 def in_ray(build: RayBuild, *, workers: int, ledger: Ledger | None = None) -> Runner:
-    """Return a runner that makes the same records as threads do, but in Ray processes.
+    """Return a runner that makes the same records in Ray processes as the default runner makes in threads.
 
     Args:
         build: The settings of the processes.
@@ -152,8 +152,8 @@ def ray_each(
     fails.
 
     Args:
-        make: Returns the function; called once in each process. Ray sends it there as code, so it may contain the names
-            of LMs and of environment variables with API keys, but not LMs or API keys.
+        make: Returns the function; called once in each process. Ray sends ``make`` to the processes as code, so it may
+            contain the names of LMs and of environment variables with API keys, but not LMs or API keys.
         items: Any number of items.
         workers: Number of processes, 1 or more.
         threads: Number of items to run at a time in each process, 1 or more. Default 4.
@@ -243,7 +243,7 @@ class _Worker:
     def __init__(self, make: Callable[[], Callable[[Any], Any]]) -> None:
         try:
             self._work = make()
-        except Exception as error:  # noqa: BLE001 - reported with an item; Ray would only say that the process ended
+        except Exception as error:  # noqa: BLE001 - reported with its item; Ray would report only a dead process
             self._work = partial(_refuse, error)
 
     def outcome(self, position: int, item: Any) -> tuple[int, Any, Cost]:

@@ -160,7 +160,7 @@ def score_rows(compared: Comparison) -> list[dict[str, str]]:
 
 
 def filled(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows without columns that are empty in every row."""
+    """Return the rows, without the columns that are empty in every row."""
     kept = [name for name in (rows[0] if rows else ()) if any(row[name] not in NOTHING for row in rows)]
     return [{name: row[name] for name in kept} for row in rows]
 

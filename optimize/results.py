@@ -28,7 +28,7 @@ BASELINE = "baseline"
 """The program that every other program in a search is compared with: ``plain`` with default knobs."""
 
 UNTUNED = "untuned"
-"""The name of a technique's program with default knobs and prompts, and of these prompts."""
+"""The name of a technique's program with default knobs and prompts, and also of the default prompts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +38,17 @@ class CompileSettings:
     Args:
         objective: What the technique is tuned for on dev: ``decision_useful`` (requires labeled evidence; the search
             does not run the reader), ``accuracy``, ``both`` (their mean), another metric such as ``recall@5`` or
-            ``judged_useful`` (which calls a judge), or ``module:function`` for a custom metric. If there are several,
-            which may include costs (``lm_calls``, ``tokens``, ``seconds``), the first one decides, and the best
-            programs by the others are also evaluated on test.
+            ``judged_useful`` (which calls a judge), or ``module:function`` for a custom metric. If there are several
+            objectives, which may include costs (``lm_calls``, ``tokens``, ``seconds``), the first one decides, and the
+            best programs by the other objectives are also evaluated on test.
         trials: Trials of the search over knobs and demonstration sets, 1 or more; each set is tried at least once.
             Default 30.
         teleprompter: The optimizer of the technique's prompts: a name in ``OPTIMIZERS``. Default
             ``bootstrap_few_shot``.
         arguments: Arguments of the teleprompter.
         demo_sizes: Number of demonstrations in each set of ``bootstrap_few_shot``. Default 1 and 2.
-        reader_demo_sizes: The same for the reader, whose sets are tuned for accuracy. Default 1.
+        reader_demo_sizes: Number of demonstrations in each of the reader's sets, which are tuned for accuracy. Default
+            1.
         seed: Seed for the order of training questions and for the sampler. Default 0.
         threads: Number of questions to run at a time. Default None: 4, or the number that a remote LM's server accepts.
         max_failures: Share of a program's questions that may fail. Default 0.05.
@@ -78,9 +79,9 @@ class Candidate:
 
     Args:
         name: ``baseline``, ``untuned``, or ``trial N``.
-        knobs: Values of its knobs.
+        knobs: Values of the program's knobs.
         prompt: ``untuned``, or the set of demonstrations, such as ``demos_2``.
-        dev: Its results on dev.
+        dev: The program's results on dev.
     """
 
     name: str
@@ -141,10 +142,10 @@ class CompileResult(Results):
         settings: The settings.
         n_demo_sets: Number of demonstration sets that were made for the technique.
         failed: Programs that were dropped because too many of their questions failed, with the message.
-        nothing: Sets of demonstrations that could not be made, including the reader's, and why.
+        nothing: Sets of demonstrations that could not be made (for the technique or the reader), and why.
         reader_check: Additional questions on which only closed book and oracle evidence were evaluated.
-        corrected: The best program's value on dev, and the value to expect on new questions, because the best of many
-            programs is partly lucky. None if too few questions were scored.
+        corrected: The best program's value on dev, and the value to expect on new questions, which is usually lower
+            because the best of many programs is partly lucky. None if too few questions were scored.
         judges: For each judge, ``judge``, the ``digest`` of its prompt, ``lm``, ``lm_digest``, and its calibration as
             ``standing``.
         copied: Training texts that were copied into prompts, by the name of the prompts.
@@ -178,7 +179,7 @@ class CompileResult(Results):
         return replace(as_comparison(self.test, self.comparisons), slices=self.slices)
 
     def by_slice(self, columns: Sequence[str], questions: Sequence[Question]) -> CompileResult:
-        """Return the same, with results by slice of the test questions; see ``slice_results`` for ``columns``."""
+        """Return this result with results by slice of the test questions; see ``slice_results`` for ``columns``."""
         from querywright.optimize.comparison import CLOSED_BOOK
         from querywright.optimize.slices import slice_results
 

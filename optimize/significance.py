@@ -1,4 +1,4 @@
-"""Compare programs with paired tests on the same questions, and give the verdict on a program chosen on dev."""
+"""Compare programs with paired tests on the same questions, and state the verdict on a program chosen on dev."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def verdict_rows(comparisons: Sequence[PairedComparison]) -> list[dict[str, str]
 
 
 def verdict_sentence(comparisons: Sequence[PairedComparison], programs: Mapping[str, str] | None = None) -> str:
-    """Return what the comparisons show, in one sentence; empty if there are none.
+    """Return the results of the comparisons as one sentence; empty if there are no comparisons.
 
     Args:
         comparisons: The comparisons.
@@ -103,7 +103,7 @@ def verdict_sentence(comparisons: Sequence[PairedComparison], programs: Mapping[
 
 
 def _sentence_of(comparisons: Sequence[PairedComparison], programs: Mapping[str, str]) -> str:
-    """Return what comparisons with one arm show."""
+    """Return a phrase with the results of the comparisons with one arm."""
     better, worse = ([one for one in comparisons if is_shown(one.test, gain=gain)] for gain in (True, False))
     said = [
         f"{word} {in_words(found[0].other)}: {', '.join(_each_arm(found, named))}"

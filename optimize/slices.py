@@ -67,7 +67,7 @@ def slice_results(
     Args:
         arms: Results of the programs, on these questions.
         questions: The questions, with their ``slices``.
-        columns: Columns of the questions, and ``known``.
+        columns: Columns of the questions to group by; ``known`` groups by whether the LM knows the answer.
         baseline: Name of the program that the others are compared with.
         closed_book: Results of the reader without passages on these questions, for ``known``. Closed book is left out
             of the ``known`` slices, because it defines them.
@@ -130,7 +130,7 @@ def slice_rows(slices: Sequence[SliceResult]) -> list[dict[str, str]]:
 
 
 def known_sentence(comparisons: Sequence[PairedComparison], slices: Sequence[SliceResult]) -> str:
-    """Return a sentence about gains that are shown only on questions that the LM knows; empty if there are none."""
+    """Return a sentence about gains that are shown only on questions that the LM knows; empty without such gains."""
     parts = {one.value: one.comparisons for one in slices if one.column == KNOWN}
     sides = [{(one.arm, one.metric): one.test for one in parts.get(value, ())} for value in ("yes", "no")]
     said = []

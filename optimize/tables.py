@@ -52,7 +52,7 @@ def table_rows(evaluations: Sequence[Evaluation], *, timed: bool = True) -> list
 
     Args:
         evaluations: Results of the programs.
-        timed: Whether to show seconds per question; a recording has none. Default True.
+        timed: Whether to show seconds per question, which a recording does not have. Default True.
     """
     counts = len({len(one.rows) for one in evaluations}) > 1
     metrics = list(dict.fromkeys(name for one in evaluations for name in one.metrics))

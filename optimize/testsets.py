@@ -1,8 +1,8 @@
 """Test sets written by an LM: a first labeled set for a collection, and two sets to test a question index.
 
 ``make`` writes a question with its answer about a single passage or two similar passages. It keeps the question if the
-answer occurs in the passages, and if a reader gives this answer with the passages but not without them (and, if there
-are two, not with one of them alone). It does not need a question index.
+answer occurs in the passages, and if a reader gives this answer with the passages but not without passages (and, if
+there are two, not with one of the two alone). It does not need a question index.
 
 ``rephrase`` rewords each stored question that is completely answered by its passage; the passage to find is the same.
 ``out_of_distribution`` writes a question about each passage that is different from all of its stored questions, and
@@ -119,7 +119,7 @@ class QuestionSet:
 
     @property
     def cautions(self) -> list[str]:
-        """Sentences about the LMs of the set and the index that anyone interpreting results on this set must know."""
+        """What to know about the LMs that made the set and the index before interpreting results, one sentence each."""
         lines = []
         if self.kind == "make":
             lines.append(

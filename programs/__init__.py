@@ -71,7 +71,7 @@ TECHNIQUES: dict[str, type[Technique]] = {
 }
 """The only list of techniques: the command line, the README's table, and the contract tests all read it.
 
-``register_technique`` adds a user's technique."""
+``register_technique`` adds a custom technique to this list."""
 
 
 def technique_class(name: str) -> type[Technique]:

@@ -1,4 +1,4 @@
-"""The base class for techniques: knobs, search, and fusion, plus the gate before them and the selection after them."""
+"""The base class for techniques, with knobs, the gate, search, fusion, and the selection of passages."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ N_WRITTEN = Knob(
     high=8,
     search=False,
 )
-"""Lets a study try several numbers of queries with a single LM answer, the one for the largest number."""
+"""Lets a study try several numbers of queries with a single LM answer: the answer with the largest number."""
 RRF_K = Knob("rrf_k", 60, "constant k in reciprocal rank fusion", low=1, high=200, when={"fusion": ("rrf",)})
 QUESTION_WEIGHT = Knob(
     "question_weight",
@@ -74,10 +74,10 @@ SHARED_KNOBS = (
         choices=("off", "score", "margin"),
         search=False,
     ),
-    Knob("gate_score", 0.55, "minimum plain search score at which the technique is skipped", low=0, high=1,
-         when={"gate": ("score",)}),
+    Knob("gate_score", 0.55, "the technique is skipped if the best plain search score is at least this value",
+         low=0, high=1, when={"gate": ("score",)}),
     Knob("gate_margin", 0.1,
-         "minimum lead of the best score over the mean of the top ten at which the technique is skipped",
+         "the technique is skipped if the best score is at least this much above the mean of the top ten",
          low=0, high=1, when={"gate": ("margin",)}),
     SELECT,
     SELECT_POOL,
@@ -98,7 +98,7 @@ class Finding:
 
     Args:
         question: The sub-question.
-        answer: Its answer.
+        answer: The answer to the sub-question.
     """
 
     question: str
@@ -112,18 +112,18 @@ class Technique(Threaded):
     predictors in ``__init__``, and implements ``forward``. That method calls the predictors, then ``search`` and
     ``fuse`` (or ``retrieve``, which does both), and uses ``parallel`` for parallel LM calls.
 
-    The base class does the rest around ``forward``. It checks the question and its options, and it completes the
-    result with ``passages``, ``queries``, ``fallbacks``, ``findings``, and ``steps``. Depending on the knobs, it uses
-    plain search if that looks certain (``gate``) and lets the LM select passages (``select``). ``aforward`` and
-    ``acall`` run the same program in a thread.
+    The base class does the rest before and after ``forward``. It checks the question and its options, and it completes
+    the result with ``passages``, ``queries``, ``fallbacks``, ``findings``, and ``steps``. Depending on the knobs, it
+    uses plain search if the plain result looks certain (``gate``) and lets the LM select passages (``select``).
+    ``aforward`` and ``acall`` run the same program in a thread.
 
-    A technique that searches must declare ``max_passages``. If they are declared, the base class reads ``pool`` (else
-    ``top_k``, else ``max_passages``), ``fusion`` (else ``FUSION_RULE``), and ``rrf_k`` (else 60). A technique that
-    calls an LM also has ``SHARED_KNOBS``.
+    A technique that searches must declare ``max_passages``. The base class also reads these knobs if the technique
+    declares them: ``pool`` (else ``top_k``, else ``max_passages``), ``fusion`` (else ``FUSION_RULE``), and ``rrf_k``
+    (else 60). A technique that calls an LM also has ``SHARED_KNOBS``.
 
     Args:
-        retriever: A querywright retriever, or anything that ``as_retriever`` accepts. Copies share it.
-        reranker: Scores passages for a technique that reranks (``USES_RERANKER``). Copies share it.
+        retriever: A querywright retriever, or anything that ``as_retriever`` accepts. Copies of the technique share it.
+        reranker: Scores passages for a technique that reranks (``USES_RERANKER``). Copies of the technique share it.
         knobs: Knob values that differ from the defaults.
 
     Raises:
@@ -140,16 +140,17 @@ class Technique(Threaded):
     KNOBS: ClassVar[tuple[Knob, ...]] = (MAX_PASSAGES,)
     NEEDS_OPTIONS: ClassVar[bool] = False
     SHOWS_OPTIONS: ClassVar[bool] = False
-    """Whether its own prompts show the options. If not, a technique that calls an LM has the knob ``sees_options``."""
+    """Whether the technique's prompts show the options. If not, a technique with LM calls has the knob
+    ``sees_options``."""
     NEEDS_VECTORS: ClassVar[bool] = False
-    """Whether it searches with vectors that it computes itself, which requires a dense retriever."""
+    """Whether the technique searches with vectors that it computes itself, which requires a dense retriever."""
     USES_RERANKER: ClassVar[bool] = False
     FUSION_RULE: ClassVar[str] = "interleave"
     """The fusion rule of a technique without the knob ``fusion``."""
     ITERATIVE: ClassVar[bool] = False
     """Whether a search depends on the results of an earlier search."""
     ENGINE: ClassVar[str | None] = None
-    """The only engine that it can search with; None if it works with every engine."""
+    """The only engine that the technique can search with; None if it works with every engine."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -186,7 +187,7 @@ class Technique(Threaded):
         self._check_values()
 
     def deepcopy(self) -> Self:
-        """Return a copy with its own predictors and knobs; it shares the retriever, the reranker, and the writer."""
+        """Return a copy with separate predictors and knobs but the same retriever, reranker, and writer."""
         return copy.deepcopy(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
@@ -212,7 +213,7 @@ class Technique(Threaded):
         return other
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Find passages for a question. Each technique implements this method.
+        """Find passages for a question. Every technique must implement this method.
 
         Args:
             question: The question.
@@ -242,7 +243,7 @@ class Technique(Threaded):
 
     @property
     def limit(self) -> int:
-        """Maximum number of passages from ``forward``: ``max_passages``, or ``select_pool`` if the LM then selects."""
+        """Maximum number of passages from ``forward``: ``select_pool`` with ``select``, else ``max_passages``."""
         return int(self.knobs["select_pool"]) if self.knobs.get("select", False) else self.max_passages
 
     @property
@@ -263,7 +264,7 @@ class Technique(Threaded):
 
     @property
     def fusion_rule(self) -> str:
-        """The rule for fusing lists: the knob ``fusion``, else ``FUSION_RULE``."""
+        """The rule for fusing the ranked lists: the knob ``fusion``, else ``FUSION_RULE``."""
         return str(self.knobs.get("fusion", self.FUSION_RULE))
 
     @property
@@ -274,15 +275,15 @@ class Technique(Threaded):
 
     @property
     def searched_knobs(self) -> list[Knob]:
-        """The knobs that a study tunes, with the values that this retriever supports."""
+        """The knobs that a study tunes, limited to the values that the retriever supports."""
         return [knob for knob in self.KNOBS if knob.search]
 
     def lm_of(self, predictor: dspy.Predict) -> Any:
-        """Return the LM that a predictor calls in ``forward``: the writer, else its LM, else the LM in the settings."""
+        """Return the LM that ``forward`` calls: the writer, the predictor's LM, or the LM in the DSPy settings."""
         return dspy.settings.lm if self.writer_lm is not None else predictor.lm or dspy.settings.lm
 
     def demonstrations(self, predictor: str) -> list[dspy.Example]:
-        """Return up to ``demos`` of our demonstrations for a predictor; an optimizer's demonstrations follow them.
+        """Return up to ``demos`` built-in demonstrations for a predictor; an optimizer's demonstrations follow them.
 
         Args:
             predictor: Name of the attribute that contains the predictor.
@@ -301,7 +302,7 @@ class Technique(Threaded):
     def write_texts(
         self, predictor: dspy.Predict, field: str, desc: str, *, question: str, knob: str = "n_queries", **inputs: Any
     ) -> list[str]:
-        """Ask the LM for a list of search queries, as many as ``written`` returns, and return the ones to use.
+        """Ask the LM for the number of search queries that ``written`` returns, and return the queries to use.
 
         Args:
             predictor: The predictor to call.
@@ -394,7 +395,7 @@ class Technique(Threaded):
         return select(asks, found, **given) if self.knobs.get("select", False) else found
 
     def _gated(self, forward: Callable[..., Any], given: Mapping[str, Any]) -> Any:
-        """Return the plain search result if it looks certain or the LM fails; otherwise, the technique's result."""
+        """Return the plain search result if the gate accepts it or the LM fails; otherwise, the technique's result."""
         question, rule = given["question"], self.knobs["gate"]
         (hits,) = self.search([question], max(GATE_DEPTH, self.max_passages))
         plain = [hit.passage for hit in fuse("union", [hits[: self.max_passages]])]
@@ -412,7 +413,7 @@ class Technique(Threaded):
             from querywright.models.circuit_breaker import INCURABLE
 
             ours = isinstance(error, QuerywrightError) and not isinstance(error, PromptTooLongError)
-            if ours or isinstance(error, INCURABLE):  # an outage, spent budget, or wrong key fails every question
+            if ours or isinstance(error, INCURABLE):  # an outage, a spent budget, or a wrong key affects all questions
                 raise
             record("gate", "the LM failed", {}, f"{type(error).__name__}: {error}")
             return dspy.Prediction(passages=plain, queries=[Query(question)], fallbacks=["lm"])
@@ -449,7 +450,7 @@ class Technique(Threaded):
             dspy.Module.load_state(one, state, **options)
 
     def take_knobs(self, state: Mapping[str, Any]) -> None:
-        """Set the values of all knobs, and create the predictors that they need.
+        """Set the values of all knobs, and create the predictors that these values require.
 
         Raises:
             TechniqueError: A knob is unknown, or a value is not allowed.
@@ -474,7 +475,7 @@ class Technique(Threaded):
 
 @functools.cache
 def _written_demos() -> dict[str, list[dict[str, Any]]]:
-    """Return our demonstrations, keyed by predictor name."""
+    """Return the built-in demonstrations, keyed by predictor name."""
     file = Path(__file__).with_name("demonstrations.json")
     data: dict[str, list[dict[str, Any]]] = json.loads(file.read_text(encoding="utf-8"))
     data["write_next_sentence"] = [
@@ -506,7 +507,7 @@ def _shared_steps(forward: Callable[..., Any]) -> Callable[..., dspy.Prediction]
 
 
 def _own_default(own: Knob | None, shared: Knob) -> Knob:
-    """Return the technique's version of a shared knob if it declares one, else the shared knob."""
+    """Return the technique's version of a shared knob, or the shared knob if the technique does not declare one."""
     return own if own is not None and own.help == shared.help else shared
 
 
@@ -569,7 +570,7 @@ def record_search(
     """Record a search.
 
     Args:
-        texts: The names of the searches in a trace.
+        texts: The names that a trace shows for the searches.
         lists: The hits from each search.
         given: The inputs of the search.
         name: What was searched. Default: passages.

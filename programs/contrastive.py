@@ -1,11 +1,12 @@
 """Contrastive Hypothesis Retrieval: search for the likely answer, and away from its most plausible rival.
 
 Kim et al. 2026, arXiv 2604.04593. One LM call writes a hypothesis for the likely answer and one for the rival. A
-passage's score is its cosine with the first hypothesis minus ``rival_weight`` times its cosine with the second. For
-unit vectors, searching with the difference of the two vectors gives the same order, so one exact search of the
-collection is enough. The hypotheses are hidden from the reader.
+passage's score is its cosine similarity to the first hypothesis minus ``rival_weight`` times its similarity to the
+second. For unit vectors, searching with the difference of the two vectors gives the same order, so one exact search of
+the collection is enough. The hypotheses are hidden from the reader.
 
-Where we differ: the default of ``rival_weight`` is ours, and options are shown if there are any but are not required.
+Where we differ: the default of ``rival_weight`` is ours, and options are shown if the question has any, but are not
+required.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class ContrastiveHypotheses(Technique):
     NEEDS_VECTORS = True
     KNOBS = (
         MAX_PASSAGES,
-        Knob("rival_weight", 0.3, "weight with which the rival's similarity is subtracted", low=0, high=1),
+        Knob("rival_weight", 0.3, "weight of the rival's similarity, which is subtracted", low=0, high=1),
     )
 
     def __init__(self, retriever: Any = None, **knobs: Any) -> None:

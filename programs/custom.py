@@ -74,12 +74,12 @@ def technique_from(program: Any, name: str | None = None) -> type[Technique]:
     """Return a technique that runs a custom program; return a ``Technique`` class unchanged.
 
     Args:
-        program: A ``dspy.Module`` or a function that takes ``question`` and, optionally, ``options`` and ``history``.
-            Or a class or function that creates such a program when called without arguments.
+        program: A ``dspy.Module`` or a function that takes ``question`` and, optionally, ``options`` and ``history``;
+            or a class or function that creates such a program when called without arguments.
         name: The name of the technique. Default: the program's name.
 
     Raises:
-        TechniqueError: The program cannot be created or called in this way.
+        TechniqueError: The program cannot be created without arguments, or does not accept ``question``.
     """
     if isinstance(program, type) and issubclass(program, Technique):
         return program

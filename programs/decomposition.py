@@ -7,9 +7,9 @@ searches and, unless ``reader_sees_answers`` is off, from the sub-answers.
 Where we differ: the paper solves problems without search. The usual RAG version answers only the last sub-question and
 never the question itself; here, the last step is to search for the question and answer it, as in the paper. The next
 query also includes the previous sub-answer, because "When was that person born?" alone finds nothing
-(``query_with_answer``). The question is used as a query unchanged, so that one list does not depend on LM text. Answers
-that no step would read are not requested. ``mode=individual`` is the non-recursive version: one search, and all answers
-in parallel.
+(``query_with_answer``). The unchanged question is also a query, so that one of the lists does not depend on text from
+the LM. Answers that no step would read are not requested. ``mode=individual`` is the non-recursive version: one search,
+and all answers in parallel.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from querywright.programs.steps import Predict, parallel
 from querywright.retrieval.types import Hit, Query
 
 Walk = tuple[list[Query], list[list[Hit]], list[str]]
-"""The queries, their hits, and answers to the first of them; an answer that could not be read is an empty string."""
+"""The queries, the hits for each, and the answers to the first queries; an unreadable answer is an empty string."""
 
 
 class QuestionToSubQuestions(dspy.Signature):
@@ -83,7 +83,7 @@ class Decomposition(Technique):
             "as n_sub_questions",
             high=6,
         ),
-        # As in HCQR: four overlapping lists of five contain about fifteen passages.
+        # As in HCQR: four overlapping lists of five contain about fifteen different passages.
         Knob("top_k", 5, "number of passages from each query, and for each sub-answer", low=1, high=50),
         FUSION,
         RRF_K,

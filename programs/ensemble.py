@@ -27,8 +27,8 @@ class Ensemble(RAG):
     """Programs that differ in their prompts.
 
     Reciprocal rank fusion merges the members' passage lists into one list of at most ``max_passages``. Each member
-    answers from its own passages. The ensemble's answer is the most frequent one; in a tie, the one that comes first.
-    ``technique`` and ``reader`` are the first member's.
+    answers from its own passages. The ensemble's answer is the most frequent answer or, in a tie, the one that comes
+    first. ``technique`` and ``reader`` are the first member's.
 
     Args:
         members: Two or more programs that share the same technique and reader.

@@ -2,7 +2,8 @@
 
 A baseline for HCQR (arXiv 2603.19008). That paper reports that filtering the results of one search does worse than
 several good searches, but does not state its pool size or its rule. Here, 15 passages are judged in parallel, one per
-call. The passages that are kept stay in search order. If none survives, the first is kept (with ``empty_ok``, none).
+call. The passages that are kept stay in search order. If the LM drops all passages, the first is kept, unless
+``empty_ok`` is on.
 """
 
 from __future__ import annotations

@@ -5,12 +5,13 @@ supports the guess, for evidence that separates it from its rivals, and for evid
 question. The reader sees only the passages.
 
 Where we differ from the paper's sketch: the rewriter sees the options by default, because the second query must name
-the rivals (``rewriter_sees_options``). Lists are interleaved, so that a small budget does not drop the third query
-(``fusion=union`` is the paper's order). The question itself can be an additional query (``search_question``). In the
-paper, the LM reasons about one option after another before it writes the hypothesis; ``deliberate`` requests this
-reasoning as a separate field, which the query writer does not see. It is off by default because small LMs lose the
-thread. ``form=published`` follows the paper in the points that ``deliberate``, ``rewriter_sees_options``, and
-``fusion`` control, and overrides these three knobs; the paper shows 15 passages (``max_passages=15``).
+the rivals (``rewriter_sees_options``). Lists are interleaved, so that a small budget still includes passages for the
+third query (``fusion=union`` is the paper's order). The question itself can be an additional query
+(``search_question``). In the paper, the LM reasons about one option after another before it writes the hypothesis;
+``deliberate`` requests this reasoning as a separate field, which the query writer does not see. It is off by default
+because small LMs lose the thread. ``form=published`` follows the paper in the points that ``deliberate``,
+``rewriter_sees_options``, and ``fusion`` control, and overrides these three knobs; the paper shows 15 passages
+(``max_passages=15``).
 
 The paper requires options. For a question without options, the call that forms the hypothesis first proposes two to
 four candidate answers, which the technique then uses as options. This extension is ours, so results that use it are not
@@ -72,7 +73,7 @@ class HypothesisToQueries(dspy.Signature):
 
 
 class HCQR(Technique):
-    """Searches for evidence that supports a provisional answer, distinguishes it from the others, and verifies it.
+    """Searches for evidence that supports a provisional answer, separates it from its rivals, and verifies it.
 
     If no hypothesis can be read, the question is the only query (fallback ``hypothesis``). If a query cannot be read,
     it is built from the hypothesis instead (fallback ``query:support`` and so on). If a question has no options and no
@@ -180,7 +181,7 @@ def _proposing(signature: Any) -> Any:
 
 
 def _template(role: str, question: str, shown: Sequence[str], hypothesis: Mapping[str, Any]) -> str:
-    """Return the query for a role if the LM wrote none; it names only options that the query writer saw."""
+    """Return a query for a role for which the LM wrote none; it names only options that the query writer saw."""
     guess, features = hypothesis["best_guess"], " ".join(hypothesis["discriminating_features"])
     rivals = [option for option in shown if option != guess]
     if role == "support":

@@ -58,7 +58,7 @@ class HyDE(Technique):
         """Write documents in parallel and search with the mean of their vectors."""
         write: Any = partial(self.write_document, question=question, history=history)
         seeded = "seed" in getattr(self.lm_of(self.write_document), "supported_params", ())
-        draw = "seed" if seeded else "rollout_id"  # a different sample per document, repeated in the next run
+        draw = "seed" if seeded else "rollout_id"  # each document is a different sample, the same in every run
         configs = [{"temperature": self.knobs["temperature"], draw: n} for n in range(self.knobs["n_documents"])]
         made = parallel([partial(write, config=config) for config in configs])
         documents = [written_in(one, "passage") for one in made]

@@ -19,16 +19,16 @@ class Knob:
     """A numeric parameter or a choice.
 
     Args:
-        name: Its name in Python, on the command line, and in artifacts.
-        default: The value in the technique's paper, or the project's choice.
-        help: One line that says what it does, with its unit.
+        name: The knob's name in Python, on the command line, and in artifacts.
+        default: The default value, from the technique's paper or chosen by the project.
+        help: One line that says what the knob does, with the unit of its value.
         low: Smallest value of a number.
         high: Largest value of a number.
         choices: The allowed values of a choice; not needed for a bool.
         when: ``{other: values}``: the knob has an effect only if each knob ``other`` has one of its ``values``. Each
             ``other`` must be declared before this knob.
-        search: Whether a study tunes it by default. A budget, such as the number of passages that the reader sees,
-            is not tuned, because a larger budget finds at least as much but costs more. Default True.
+        search: Whether a study tunes the knob by default. A budget, such as the number of passages that the reader
+            sees, is not tuned, because a larger budget finds at least as much but costs more. Default True.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Knob:
         self.check(self.default)
 
     def acts(self, values: Mapping[str, Value]) -> bool:
-        """Return whether the knob has an effect, given the values of the other knobs."""
+        """Return whether the knob has an effect with these values of the other knobs."""
         return all(values.get(other) in allowed for other, allowed in self.when.items())
 
     @property

@@ -6,13 +6,13 @@ collected passages and never sees the reasoning.
 
 Where we differ: there are no demonstrations by default (``demos=15`` shows fifteen of ours, as many as the paper);
 rules, not spaCy, split sentences; the loop also ends if a sentence repeats an earlier one or the limit of collected
-passages is reached; and no words are removed from a question before the search. There are at most 8 steps, as in
-the paper (10 in its code). K is 4; the paper tries 2, 4, 6, and 8.
+passages is reached; and no words are removed from a question before the search. There are at most 8 steps, as in the
+paper (10 in its code). ``top_k`` is 4; the paper tries 2, 4, 6, and 8.
 
 An LM that already knows the answer stops at its first sentence, after one search for 4 passages, although 15 are
-allowed. Two knobs of ours change this: ``min_steps`` asks for further facts first, and ``fill`` fills the budget with
-further hits from the same searches. For a language other than English, subclass ``IRCoT`` and replace the patterns
-``STOP``, ``CONCLUDES``, and ``CALCULATES``.
+allowed. Two knobs that are not in the paper change this: ``min_steps`` asks for further facts first, and ``fill`` fills
+the budget with further hits from the same searches. For a language other than English, subclass ``IRCoT`` and replace
+the patterns ``STOP``, ``CONCLUDES``, and ``CALCULATES``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _ABBREVIATED = re.compile(
     r"gov|sen|rep|vs|cf|al|ca|approx|no|nos|vol|fig|pp|jan|feb|aug|sept?|oct|nov|dec)$",
     re.IGNORECASE,
 )
-"""An ordinal at the beginning, an initial, or an abbreviation whose period seldom ends a sentence."""
+"""Matches an ordinal at the beginning, an initial, or an abbreviation; a period after these seldom ends a sentence."""
 
 
 class PassagesToNextSentence(dspy.Signature):
@@ -66,8 +66,8 @@ class IRCoT(Technique):
     """Searches with the question, then with each sentence of the reasoning, and collects the passages.
 
     A sentence that is empty or cannot be read ends the loop (fallback ``sentence:2`` for the second). Passages are in
-    the order in which they were collected. If the reader gets fewer passages than were collected, the lists of the
-    searches are interleaved.
+    the order in which they were collected. If the reader gets fewer passages than were collected, the result lists of
+    the searches are interleaved.
     """
 
     STOP: ClassVar[re.Pattern[str]] = re.compile(r"\banswer is\b", re.IGNORECASE)

@@ -1,4 +1,4 @@
-"""Choose the demonstrations for each call: those nearest to its input.
+"""Choose the demonstrations that are nearest to the input of each call.
 
 DSPy's ``KNNFewShot`` replaces a program's ``forward`` with a closure, which cannot be saved. Here, a program keeps all
 its demonstrations and the number to show, and both are saved.
@@ -23,9 +23,9 @@ KEPT = 4096
 class NearestDemos(Shared):
     """Chooses the demonstrations for a call without changing the predictor.
 
-    It compares each demonstration's ``question`` with the question of the call, or their first inputs if the predictor
-    has no question. The measure is cosine similarity or, without an embedder, the share of common words (Jaccard). The
-    nearest demonstration comes first; demonstrations with equal scores keep their order.
+    It compares each demonstration's ``question`` with the question of the call, or the first input of each if the
+    predictor has no question. The measure is cosine similarity or, without an embedder, the share of common words
+    (Jaccard). The nearest demonstration comes first; demonstrations with equal scores keep their order.
 
     Args:
         embed: A function that returns one vector per text, or None to compare words.

@@ -52,5 +52,5 @@ class OracleEvidence(Technique):
 
 
 def _is_spare(key: str, question: Question) -> bool:
-    """Return whether a group of alternatives names a different passage before this one."""
+    """Return whether this passage is in a group of alternatives that names a different passage first."""
     return any(key in group[1:] for group in question.alternatives)

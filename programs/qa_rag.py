@@ -4,9 +4,9 @@ Kim and Min 2024, arXiv 2402.01717. As in the authors' code, each track retrieve
 six, half of them from each track.
 
 Where we differ: any LM can write the answer, not only a fine-tuned one. The passages of the two tracks alternate, so
-that a smaller budget contains the best of both. If both tracks find the same passage, the next best passage takes the
-free place. ``track=answer`` is the weaker version that QB-RAG compares itself with: the answer is the only query, and
-nothing is reranked.
+that a smaller budget contains the best passages of both. If both tracks find the same passage, the next best passage
+takes the free place. ``track=answer`` is the weaker version that the QB-RAG paper compares its technique with: the
+answer is the only query, and nothing is reranked.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """QB-RAG: find passages through the questions that they answer, which were generated and judged in advance.
 
-Yang et al. 2024, arXiv 2407.18044. The query is matched with stored questions, which are more similar to it than
-passages are, and each stored question leads to the passage that answers it.
+Yang et al. 2024, arXiv 2407.18044. The technique searches stored questions, which are more similar to a query than
+passages are. Each stored question leads to the passage that answers it.
 
 Where we differ: the search continues until it has as many passages as the reader may see. Among passages with equal
 scores, newer passages come first, then those that answer more questions, then those with smaller ids. Smaller samples

@@ -1,12 +1,12 @@
-"""Query2Doc: write a short passage that answers the question, and search with question and passage together.
+"""Query2Doc: write a short passage that answers the question, and search with the question and the passage together.
 
 Wang et al. 2023, arXiv 2303.07678. On BM25, the question is repeated five times, because otherwise the passage, which
 has many more words, would outweigh it. On other retrievers, the question occurs once. The passage is hidden from the
 reader.
 
-Where we differ: a line break separates question and passage instead of the [SEP] token of the paper's encoder, which
-other encoders read as a word. There are no demonstrations by default; ``demos=4`` shows four of ours, while the paper
-shows four examples from MS MARCO.
+Where we differ: a line break, not the [SEP] token of the paper's encoder, separates the question and the passage,
+because other encoders read this token as a word. There are no demonstrations by default; ``demos=4`` shows four of
+ours, while the paper shows four examples from MS MARCO.
 """
 
 from __future__ import annotations

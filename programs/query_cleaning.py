@@ -38,7 +38,7 @@ _SIGN = re.compile(r"^[->\u2013\u2014]\s+")
 _NUMBER = re.compile(
     r"^(?:[-\u2013\u2014]\s+)?(?:q\s?)?(\d{1,2})(?:\s*[.:\uff0e\uff1a](?!\d)\s*|\s+[-\u2013]\s+)", re.IGNORECASE
 )
-"""Numbers and signs that may belong to a query, such as ordinals; they are removed only from the lines of a list."""
+"""Numbers and signs that may belong to a query, such as ordinals. They are removed only if the queries form a list."""
 _LEAD_IN = re.compile(
     rf"(?:{_OFFER}\b.*[:\uff1a]|{_OFFER}\b.*\b{_NOUN}[.!]?|(?:sure|certainly|of course|absolutely|okay)[!,]"
     rf"|(?=.*\b{_NOUN}\b).*\b(?:following|these|folgenden?|suivantes?|siguientes|seguenti)\b.*[:\uff1a]"
@@ -160,7 +160,7 @@ def query_texts(written: Any, limit: int, *, besides: Iterable[str] = ()) -> lis
 
 
 def _cut_off(text: str) -> str:
-    """Return a text as an LM would copy it under a grammar that limits its length."""
+    """Return a text as an LM would copy it under a grammar that limits the length of a query."""
     return ended(" ".join(text.split())[:LONGEST_QUERY], LONGEST_QUERY)
 
 

@@ -1,7 +1,7 @@
 """Rules that drop unusable questions based on their text alone, so that a judge does not have to read them.
 
-When in doubt, the rules keep a question. The judge decides about questions in other languages and questions that the
-passage does not answer. Only ``points_at_text`` and the lists of ignored words are specific to English.
+When in doubt, the rules keep a question. Questions in other languages, and questions that the passage does not answer,
+are left to the judge. Only ``points_at_text`` and the lists of ignored words are specific to English.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ LONGEST = 300
 """Maximum length of a question, in characters."""
 
 ALIKE = 0.85
-"""Two questions are near-duplicates if they share at least this fraction of their distinct words. Examples: the same
-words in any order; six words, one of which is missing from the other question; or thirteen words, one of which differs.
+"""Two questions are near-duplicates if they share at least this fraction of their distinct words. For example, the
+second question may have the same words in a different order, lack one of six words, or replace one of thirteen words.
 """
 
 _PASSED_OVER = frozenset({
@@ -96,7 +96,7 @@ def alike(one: str, other: str) -> bool:
     """Return whether two questions differ only in a few words, none of which is a number or a negation.
 
     Word order, articles, forms of "be" and "do", and a final "s" are ignored. The result does not depend on an
-    embedder, so switching embedders does not change records.
+    embedder, so it stays the same if you switch embedders.
 
     Args:
         one: The first question.

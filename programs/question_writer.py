@@ -3,7 +3,7 @@
 Source: the offline stage of QB-RAG, arXiv:2407.18044, which requests 20 questions per passage in one call. Where we
 differ: questions are requested in batches, and each request lists the earlier questions, so that a small model can
 finish its list. Near-duplicates are dropped. The prompt has one example (the paper has several), and questions copied
-from it are dropped. Batches are sampled if the LM accepts a seed, because a small model's most likely list repeats one
+from it are dropped. Batches are sampled if the LM accepts a seed, because without sampling, a small model repeats one
 question. A judge decides later whether the passage answers the questions.
 """
 
@@ -232,7 +232,7 @@ class OneQuestion(dspy.Module):
 
 
 class RephraseQuestion(OneQuestion):
-    """Rephrase a question with the LM configured in DSPy, which sees only the question."""
+    """Rephrase a question with the LM in the DSPy settings, which sees only the question."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -28,11 +28,11 @@ _NEAREST = Knob("nearest", 0, "number of demonstrations in each call; 0: all", l
 
 
 class Listener(Protocol):
-    """Receives events while a program answers a question, from the thread that answers it."""
+    """Receives events while a program answers a question, in the thread that answers the question."""
 
     @property
     def ear(self) -> Ear | None:
-        """Listens to the LM's answer to the reader as it arrives; None if partial answers are not needed."""
+        """Receives the reader's answer while the LM writes it; None if partial answers are not needed."""
 
     def found(self, queries: Sequence[Query], passages: Sequence[Passage]) -> None:
         """Receive the queries and passages before the reader is called."""
@@ -44,8 +44,8 @@ class RAG(Threaded):
     Args:
         technique: The technique that finds passages.
         reader: The reader that answers from them, or None for a program that only retrieves.
-        nearest: Number of demonstrations in each predictor call, those nearest to its input; 0 for all of the
-            predictor's demonstrations. Default 0.
+        nearest: Number of demonstrations in each predictor call: those nearest to the input of the call. 0 shows all of
+            the predictor's demonstrations. Default 0.
 
     Raises:
         TechniqueError: ``nearest`` is below 0.
@@ -97,11 +97,11 @@ class RAG(Threaded):
             dspy.Module.load_state(one, state, **options)
 
     def choosing(self) -> AbstractContextManager[None]:
-        """Inside the ``with`` block, predictors show the demonstrations that this program chooses for each call."""
+        """Show the demonstrations that this program chooses for each call, inside the ``with`` block."""
         return showing(self._nearest, self.nearest)
 
     def answer(self, **given: Any) -> dspy.Prediction:
-        """Find passages and read them; ``given`` has ``question``, ``options``, and, if there is one, ``history``."""
+        """Find passages and let the reader answer; ``given`` has the arguments of ``forward``."""
         if self.reader is not None:
             self.reader.check(given["question"], given["options"])
         found = self.technique(**given)

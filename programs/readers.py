@@ -130,7 +130,8 @@ class Reader(Threaded):
         """Answer a question.
 
         If the LM's answer still does not have the requested form after a second request, its text is the answer,
-        because metrics can read letters and sentences. If an answer is truncated, its readable part is the answer.
+        because metrics also recognize an option's letter or text in a sentence. If an answer is truncated, its readable
+        part is the answer.
 
         Args:
             question: The question.
@@ -239,8 +240,8 @@ class AutoReader(ShortAnswerReader):
 class ReasoningReader(Reader):
     """Reasons in a few sentences, then answers with the text of one option or, without options, in a few words.
 
-    Without passages (``closed_book``), the chain of thought uses only the LM's own knowledge. The prediction has it in
-    ``reasoning``. If the output is truncated before the answer, the answer is empty.
+    Without passages (``closed_book``), the chain of thought uses only the LM's own knowledge. The prediction's
+    ``reasoning`` contains the chain of thought. If the output is truncated before the answer, the answer is empty.
 
     Source: chain of thought, Wei et al. 2022, arXiv 2201.11903, without demonstrations.
     """
@@ -263,7 +264,7 @@ class GroundedReader(Reader):
     stock phrase, the answer is the sentinel ``DECLINED``, without support. The LM is asked yes or no because a small LM
     rarely writes that it cannot answer. Without passages, the reader declines without an LM call.
 
-    ``support`` contains the ids of the passages that the LM named, in its order; it is empty if the LM named none.
+    ``support`` contains the ids of the passages that the LM named, in the LM's order; it is empty if the LM named none.
     Numbers of passages that were not shown are dropped; the other numbers are not verified. Numbers in square brackets
     inside a passage are shown in parentheses, so that they do not look like passage numbers. Options are shown if the
     question has them, and the answer is then a sentence that names an option.

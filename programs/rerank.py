@@ -2,10 +2,10 @@
 
 A baseline for HCQR (arXiv 2603.19008). That paper reports that reranking the results of one search does worse than
 several good searches, but does not state its pool size or its budget. A pool of 50 suits a cross-encoder. The default
-pool is 20, because without a cross-encoder the LM is called once per passage. It grades the passages one at a time, so
-that their order does not matter, and in parallel, so that all grades take as long as one call. There are only three
-grades; passages with the same grade stay in search order. With ``select``, the LM instead reads the pool as one list,
-in one call; if there is a cross-encoder, it orders the pool first.
+pool is 20, because without a cross-encoder the LM is called once per passage. Each call grades a single passage, so
+that the order of the passages does not matter. The calls run in parallel, so that all of them take as long as one.
+There are only three grades; passages with the same grade stay in search order. With ``select``, the LM instead reads
+the pool as one list, in one call; if there is a cross-encoder, it orders the pool first.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class QuestionToQueries(dspy.Signature):
 class RewriteRetrieveRead(Technique):
     """Searches with a rewriter's queries; if it writes none, nothing is searched (see ``may_skip``).
 
-    ``rewriter`` is a predictor: to use a different LM than the reader's, set its ``lm``. If its answer cannot be read,
+    ``rewriter`` is a predictor; set ``rewriter.lm`` to use an LM other than the reader's. If its answer cannot be read,
     the question is the only query (fallback ``rewrite``).
     """
 

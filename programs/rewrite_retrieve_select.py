@@ -9,9 +9,9 @@ fused into one pool, larger than what a reader sees. The second call selects pas
 
 Prior work: RankGPT (arXiv 2304.09542) has an LM order a list of passages. SetR (arXiv 2507.06838) trains an LM to name
 what a question needs and to choose a set. OptiSet (arXiv 2601.05027) expands queries and selects a set that helps the
-generator. In utility-focused annotation, an LM labels which passages help to answer. What is ours is the combination
-(one planning call and one selection call) and the criterion: a passage is kept only if it helps to decide the question,
-and the selection may be empty.
+generator. In utility-focused annotation, an LM labels which passages help to answer. The combination (one planning call
+and one selection call) is ours, and so is the criterion: a passage is kept only if it helps to decide the question, and
+the selection may be empty.
 
 The technique is designed for hybrid search (``rrs@hybrid``) and a large LM; a small LM cannot read twenty passages at
 once. Most of the tokens are spent on the pool. To spend fewer, lower ``select_pool``, truncate passages to

@@ -1,16 +1,16 @@
 """Selection: the LM reads the whole pool in one prompt and names the passages that help most to decide the question.
 
 This is a listwise reranker (as in RankGPT, Sun et al. 2023, arXiv 2304.09542) with two differences. The prompt asks
-which passages decide the question, not which are about it, and the LM may name fewer passages than there is room for,
-or none. Every technique that calls an LM has the selection as the knob ``select``. By default, the LM reads whole
-passages, because the deciding sentence is often the last one.
+which passages decide the question, not which passages are about it, and the LM may name fewer passages than there is
+room for, or none. Every technique that calls an LM has the knob ``select``, which turns the selection on. By default,
+the LM reads whole passages, because the deciding sentence is often the last sentence.
 
 ``select_by=needs`` uses a different prompt, for questions that require several passages: the LM first names what must
 be known, then chooses a set that contains it, as in SetR (arXiv 2507.06838) and OptiSet (arXiv 2601.05027). Where we
 differ: there is no training, and the prompt is ours.
 
 ``select_words`` saves tokens: the LM reads only part of each passage, up to this number of words. Sentences that share
-rare words with the question, the options, and the queries come first, then their neighbors. The reader sees whole
+rare words with the question, the options, and the queries are chosen first, then their neighbors. The reader sees whole
 passages.
 """
 
@@ -61,7 +61,7 @@ SELECT_MOST = Knob(
     when={"select": (True,)},
     search=False,
 )
-"""Lets several budgets share one LM answer: smaller budgets use the beginning of its list."""
+"""Lets several budgets share one LM answer: smaller budgets use the beginning of the list in that answer."""
 SELECT_BY = Knob(
     "select_by",
     "decision",
@@ -127,7 +127,7 @@ def select(
         technique: The technique, which calls the LM and sets the number of passages to keep.
         found: The pool, as returned by the technique's ``forward``.
         question: The question.
-        options: Its options; empty if it has none.
+        options: The question's options; empty if there are none.
         history: The turns of the conversation before the question. Default none.
     """
     pool, kept = list(found.passages), technique.max_passages

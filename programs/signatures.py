@@ -18,7 +18,7 @@ _OPTIONS = "options are the possible answers."
 def tuned_signature(
     predictor: dspy.Predict, field: str = "", *, choices: Sequence[str] = (), line: str = "", **changes: Any
 ) -> Any:
-    """Return the predictor's signature, with its tuned instructions, for one call. Equal signatures are created once.
+    """Return the predictor's signature for one call, with the tuned instructions; equal signatures are created once.
 
     Args:
         predictor: The predictor, which is not changed.

@@ -92,11 +92,11 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class QuestionContext:
-    """The context of a question, in its thread and in contexts copied from that thread.
+    """The state of the question that a thread is answering; contexts copied from the thread share this state.
 
     Args:
         steps: The technique's records; None outside of a technique.
-        nearest: The object that chooses the demonstrations for each call, and how many; None to show all.
+        nearest: The object that chooses the demonstrations for each call, and their number; None to show all.
         listener: Receives events; None for no listener.
     """
 
@@ -229,9 +229,9 @@ class Predict(dspy.Predict):
 def parallel(calls: Sequence[Callable[[], T]]) -> list[T]:
     """Call functions in parallel threads, at most ``MOST_THREADS`` at a time, and return their results in order.
 
-    After the first failure, no further call starts, and the error is raised. Running calls end with the process, so a
-    call that hangs blocks neither the process nor Ctrl-C. All records have the same stage, and in DSPy's trace, the LM
-    calls are in the order of the functions.
+    After the first failure, no further call starts, and the error is raised. Calls that are still running end with the
+    process, so a call that hangs blocks neither the process nor Ctrl-C. All records have the same stage, and in DSPy's
+    trace, the LM calls are in the order of the functions.
 
     Args:
         calls: Functions without arguments, such as ``functools.partial``.
@@ -257,7 +257,7 @@ def parallel(calls: Sequence[Callable[[], T]]) -> list[T]:
         except Exception:
             failed.set()
             raise
-        except BaseException as stop:  # noqa: BLE001 - raised once the others have ended
+        except BaseException as stop:  # noqa: BLE001 - raised after the other calls have ended
             stops.append(stop)
             return None
 
@@ -286,7 +286,7 @@ class Threaded(dspy.Module):
     """A module whose ``acall`` runs the call in a thread, so that it does not block the event loop."""
 
     async def acall(self, *args: Any, **inputs: Any) -> Any:
-        """Call the module in a thread. If canceled, the call ends after its current step."""
+        """Call the module in a thread. If the call is canceled, it ends after its current step."""
         steps, context = Steps(None), contextvars.copy_context()
         context.run(_question.set, replace(_question.get(), steps=steps))
         call = partial(context.run, self.__call__, *args, **inputs)

@@ -74,20 +74,20 @@ class ArtifactManifest(Checksummed):
 
     Attributes:
         format: The format of the artifact.
-        technique: The technique of the saved program.
-        reader: Its reader.
+        technique: The program's technique.
+        reader: The program's reader.
         lm: Id of the LM that the program was compiled for.
-        embedder: Id of its collection's embedder, or None without a collection.
-        collection: Name of its collection, or None for a custom retriever.
+        embedder: Id of the collection's embedder, or None without a collection.
+        collection: Name of the collection, or None for a custom retriever.
         engine: How the collection is searched; None without a collection.
         where: The search's metadata filter; None without a filter.
-        reranker: Id of its reranker, or None if it has none.
-        writer: The LM that its technique calls (with a digest if it is a rewriter); None if the reader's LM also
+        reranker: Id of the program's reranker, or None without a reranker.
+        writer: The LM that the technique calls (with a digest if the LM is a rewriter); None if the reader's LM also
             writes.
         fingerprint: Fingerprint of the retriever.
         created: Date of creation, ISO 8601.
-        versions: Versions of querywright and of the libraries that affect its behavior.
-        made: How it was made: data hashes, split, objective, scores, comparisons, cost.
+        versions: Versions of querywright and of the libraries that affect the program's behavior.
+        made: How the program was made: data hashes, split, objective, scores, comparisons, cost.
         files: SHA-256 of the other files.
     """
 
@@ -147,10 +147,10 @@ class Artifact:
     """An artifact that was read and checked.
 
     Args:
-        manifest: How it was made.
+        manifest: The manifest, which says how the program was made.
         state: The tuned parts.
-        golden: Its golden answers.
-        data: The bytes of its files by name.
+        golden: The artifact's golden answers.
+        data: The bytes of the artifact's files by name.
     """
 
     manifest: ArtifactManifest

@@ -68,8 +68,8 @@ def load(
         lm: An LM or its name. A remote LM reads its API key from an environment variable. Default None: the LM that the
             artifact was compiled for, if it is local or ``QUERYWRIGHT_ALLOW_LM`` has a pattern for its name.
         retriever: What to search instead of the artifact's collection: the name of a different collection, a
-            ``chromadb`` collection (object or location), a retriever, or any callable. A collection is searched the
-            same way as the artifact's was (dense, hybrid, ...).
+            ``chromadb`` collection (object or location), a retriever, or any callable. A collection is searched with
+            the same engine as the artifact's collection (dense, hybrid, ...).
         where: A metadata filter that replaces the artifact's filter; ``{}`` for none.
         reranker: A reranker, or the name or folder of a cross-encoder, that replaces the artifact's reranker.
         writer_lm: The LM that the technique calls: an LM, its name, or a rewriter's folder. It shares its cache,
@@ -243,7 +243,7 @@ def collection_of(manifest: ArtifactManifest, home: Path | None, accept: bool = 
             "Or search your own passages: run `querywright index mine passages.jsonl`, and pass "
             'retriever="mine" (--collection mine)'
         )
-    if manifest.engine not in LEXICAL and published.embedder != manifest.embedder:  # before its model is loaded
+    if manifest.engine not in LEXICAL and published.embedder != manifest.embedder:  # checked before the model is loaded
         raise CollectionError(
             f"the collection {manifest.collection!r} was built with the embedder {published.embedder!r}, but the "
             f"program was compiled with {manifest.embedder!r}; re-index the collection with {manifest.embedder!r}, or "

@@ -58,7 +58,7 @@ class BatchAnswer:
 
     Args:
         question: The question.
-        options: Its options; empty if it has none.
+        options: The question's options; empty if there are none.
         prediction: The program's prediction; None if the question failed.
         error: Why it failed: an error from querywright, the LM (``dspy.utils.exceptions.LMError``), or a custom
             retriever; None if it succeeded.
@@ -75,8 +75,8 @@ class LoadedProgram:
 
     Args:
         program: The DSPy program.
-        lm: The LM that it calls.
-        manifest: How it was made. The beginning of its digest is the program's ``id``.
+        lm: The LM that the program calls.
+        manifest: The artifact's manifest. The beginning of its digest is the program's ``id``.
         golden: Questions with the answers that the program gave when it was saved. Default none.
     """
 
@@ -300,7 +300,7 @@ class _Teller:
         self._say(self._text.feed(text))
 
     def end(self, prediction: dspy.Prediction) -> None:
-        """Send the prediction; correct the text that was sent if it differs."""
+        """Send the prediction; if the answer differs from the text that was sent, correct the text."""
         self.found(prediction.queries, prediction.passages)
         answer = "" if prediction.answer is None else str(prediction.answer)
         if not answer.startswith(self._sent):

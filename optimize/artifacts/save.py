@@ -38,8 +38,8 @@ def given_to(splits: Splits, settings: CompileSettings, retriever: Any, **more: 
     """Return a compilation's inputs as plain data; equal inputs produce equal data.
 
     Args:
-        splits: Its questions.
-        settings: Its settings.
+        splits: The compilation's questions.
+        settings: The compilation's settings.
         retriever: The retriever.
         more: Further inputs by name.
     """

@@ -37,7 +37,7 @@ class Check:
         name: What was checked.
         state: ``ok``, ``differs``, ``not possible``, or ``warning`` for a difference that may not matter.
         said: The result in words.
-        remedy: What to do about it; empty if there is nothing to do.
+        remedy: What to do about the problem; empty if there is nothing to do.
     """
 
     name: str
@@ -55,7 +55,7 @@ def verify(
     digest: str | None = None,
     progress: Progress | None = None,
 ) -> list[Check]:
-    """Check an artifact: its files, what it needs (collection, reranker, LMs), and each golden answer.
+    """Check an artifact: its files, the parts that it needs (collection, reranker, LMs), and each golden answer.
 
     A different version of a library is only a warning, unless a golden answer differs; then it counts as a difference.
 
@@ -165,6 +165,6 @@ def _same(name: str, here: str, saved: str) -> Check:
 
 
 def _failed(name: str, state: State, error: Exception) -> Check:
-    """Return a check that ended with an error whose message ends with the remedy."""
+    """Return a failed check for an error whose message ends with the remedy."""
     said, _, remedy = " ".join(str(error).split()).partition("; ")
     return Check(name, state, said, remedy)

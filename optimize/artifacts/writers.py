@@ -26,7 +26,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class WriterRef(BaseModel):
-    """Names an LM that writes.
+    """Identifies an LM that writes.
 
     Args:
         name: Name of a rewriter, or of the model of any other LM.
@@ -43,7 +43,7 @@ class WriterRef(BaseModel):
 
 
 def ref_of(lm: Any) -> WriterRef:
-    """Return a reference to an LM that writes, with the checksum from the time it was opened."""
+    """Return a reference to an LM that writes, with the checksum that was computed when the LM was opened."""
     rewriter = rewriter_of(lm)
     return WriterRef(name=str(lm.model), checksum="") if rewriter is None else _ref(rewriter)
 

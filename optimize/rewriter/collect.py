@@ -28,8 +28,8 @@ class Collection:
         pairs: The pairs.
         questions: Number of training questions.
         answered: Number of training questions with a scored rewrite.
-        plain: Mean of the metric over the answered questions without a rewrite.
-        best: Mean of the metric over the answered questions with their rewrites.
+        plain: Mean of the metric over the answered questions if each question is searched unchanged.
+        best: Mean of the metric over the answered questions if each rewrite is searched.
     """
 
     pairs: Sequence[Pair]

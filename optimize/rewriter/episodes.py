@@ -47,7 +47,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\\]+")
 
 
 class Turn(NamedTuple):
-    """A request to the LM: the episode, the number of the request in it (both from 0), the prompt, and the schema."""
+    """A request to the LM: the episode's number and the request's number in it (from 0), the prompt, and the schema."""
 
     place: int
     number: int
@@ -121,7 +121,7 @@ def run_episodes(
 
 
 class _FirstRequest(BaseException):
-    """Ends a program at its first request; a technique must not treat it as a failure."""
+    """Ends a program at its first request; a technique must not treat this exception as a failure."""
 
 
 def first_prompt(run: Callable[[], Any]) -> Messages:
@@ -275,7 +275,7 @@ class Reward:
         return [self._known[question.id] for question in questions]
 
     def found(self, questions: Sequence[Question], texts: Sequence[str]) -> list[float]:
-        """Return the metric for each question if a text is searched for instead; all searches run in one batch."""
+        """Return the metric for each question if its text in ``texts`` is searched for instead, all in one batch."""
         rankings = self._retriever.search(texts, self._passages)
         predictions = (dspy.Prediction(passages=[hit.passage for hit in hits]) for hits in rankings)
         return [self._value(*one) for one in zip(questions, predictions, strict=True)]

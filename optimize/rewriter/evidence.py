@@ -1,14 +1,14 @@
 """Make rewrites from questions' labeled evidence, without an LM.
 
 Passage titles are the collection's names for things. Titles that occur in a question are the names to look up, and the
-evidence distinguishes them from the question's other words. If the options are visible, they say in the collection's
-words what the question is about. Questions that ask the same thing about different subjects, such as *What is the
-outlook for X?*, have evidence with similar wording. A sentence that answers one of them, with a different name
+evidence distinguishes them from the question's other words. If the technique sees the options, they say in the
+collection's words what the question is about. Questions that ask the same thing about different subjects, such as *What
+is the outlook for X?*, have evidence with similar wording. A sentence that answers one of them, with a different name
 inserted, is a hypothetical document (Gao et al. 2022, arXiv:2212.10496) that no LM had to write. The model learns to do
 the same without the evidence.
 
-The best idea for a single question is often the best only by luck, so an idea is chosen for each group of similar
-questions, by its mean.
+The best idea for a single question is often the best only by luck, so the idea with the best mean is chosen for each
+group of similar questions.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from querywright.retrieval.replay import searched_by
 Writer = Callable[[Question], "list[str] | None"]
 """Returns the texts for a question, one per turn, in the form of ``json_text``; None if there are none."""
 Rewards = Callable[[Sequence[Writer]], Sequence[Sequence[float]]]
-"""Returns, for each question, the reward for each writer's texts; NaN if it is not known."""
+"""Returns, for each question, the reward for each writer's texts; NaN if the reward is not known."""
 TextScores = Callable[[Sequence[Question], Sequence[str]], list[float]]
-"""Returns the metric for each question if a text is searched for instead; NaN if it is not known."""
+"""Returns the metric for each question if a given text is searched for instead; NaN if the metric is not known."""
 
 TAUGHT = ("decomposition", "hcqr", "multi_query", "rag_fusion", "rrr")
 """Techniques for which queries can be put into the form that the technique's LM writes."""
 MOST_NAMES = 2
 LEAST_ALIKE = 8
-"""Minimum number of questions that ask the same before a sentence for all of them is sought."""
+"""Minimum number of questions with the same wording for which a shared sentence is sought."""
 
 _GAP = "{}"  # placeholder for a name
 _BEHIND = re.compile(r"\s*\([^()]*\)\s*$")
@@ -62,8 +62,8 @@ def taught_by_evidence(
     """Return a writer that, for each question, writes what works best for similar questions.
 
     Every idea is tried for every question. The idea for a group of questions (those with the same number of names and
-    the same possible ideas) is chosen on all of them, so that the model learns a rule and not luck. If the question
-    alone is best, the model learns to leave it unchanged.
+    the same possible ideas) is chosen on all questions in the group, so that the model learns a rule and not luck. If
+    the question alone is best, the model learns to leave it unchanged.
     """
     retriever: Any = searched_by(technique.retriever)
     held = retriever if isinstance(retriever, CollectionPassages) else None

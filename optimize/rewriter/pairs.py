@@ -29,7 +29,7 @@ class Pair:
         messages: The prompt: role and text of each message.
         text: The completion.
         reward: The episode's reward; None if nothing was scored.
-        source: The source of the completion: a model's name or ``evidence``.
+        source: Where the completion comes from: a model's name or ``evidence``.
         data: The collection that was searched, which is the namespace of the question's id; empty if it is not known.
         asked: The question's hash from ``asked_of``, which does not depend on its id; empty if it is not known.
     """

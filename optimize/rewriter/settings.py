@@ -28,7 +28,7 @@ class TrainSettings:
 
     Args:
         technique: Name of the technique whose rewrites are learned.
-        knobs: Values for its knobs that differ from the defaults.
+        knobs: Values for the technique's knobs that differ from the defaults.
         metric: The retrieval metric used to reward a rewrite.
         seed: Seed for all random choices.
         epochs: Number of warm-up epochs.
@@ -36,7 +36,7 @@ class TrainSettings:
         steps: Number of reinforcement learning steps; 0 for none.
         lr: Learning rate for reinforcement learning.
         batch: Questions per reinforcement learning step.
-        group: Samples per question, 2 or more; each is compared with their mean.
+        group: Samples per question, 2 or more; the reward of each sample is compared with the mean of the group.
         rank: Rank of the LoRA adapter.
         threads: Number of questions that the technique answers at a time.
 

@@ -6,7 +6,7 @@ for each question in a batch and updates the weights once. The advantage of a co
 reward for its question. There are two differences from the paper. The advantage is not divided by the standard
 deviation, which would give a question whose samples hardly differ as much weight as a question whose samples differ
 widely. The loss is a mean over all tokens in a step, so that a token in a long completion counts as much as any other.
-Drifting away from the model after the warm-up costs ``KL`` per nat.
+A penalty of ``KL`` per nat limits how far the model drifts from the warmed-up model.
 """
 
 from __future__ import annotations
@@ -195,9 +195,9 @@ def reinforce(
 
 
 def rewarder(program: RAG, reward: Reward, questions: Sequence[Question], threads: int) -> Callable[..., list[float]]:
-    """Return the reward function for TRL: what completions retrieve through the technique.
+    """Return the reward function for TRL, which scores completions by what they retrieve through the technique.
 
-    It takes the completions and their question ids, and raises if an episode fails.
+    The function takes the completions and their question ids, and raises an error if an episode fails.
     """
     known = {one.id: one for one in questions}
 

@@ -1,7 +1,7 @@
 """A complete training run: warm up the model on pairs, train it with reinforcement learning, and measure it in use.
 
-At the end, the rewriter is written to its folder. To resume an interrupted training run from its stage's last
-checkpoint, repeat the same call.
+At the end, the run writes the rewriter to its folder. To resume an interrupted training run from the last checkpoint of
+its stage, repeat the same call.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ METRICS = ("exact_recovery@1", "recall@5", "ndcg@10", "decision_useful")
 """Metrics for every rewriter if evidence is labeled."""
 
 DEEPEST = 10
-"""Number of passages that the deepest of these metrics looks at."""
+"""Number of passages that the deepest of these metrics counts."""
 
 _WARNINGS = {
     "loss": "WORSE than the unchanged question: do not use this rewriter",
@@ -113,9 +113,7 @@ def _trained(
 def _compared(
     settings: TrainSettings, inputs: TrainingInputs, rewriter: str, progress: Progress | None
 ) -> dict[str, Comparison]:
-    """On dev and test, compare the technique with the baseline, once using the rewriter and once using the embedded
-    model.
-    """
+    """Compare the technique with the baseline on dev and test, using the rewriter and then the embedded model."""
     labelled = any(question.evidence for question in inputs.splits.dev)
     metrics = judged_metrics(list(dict.fromkeys([settings.metric, *(METRICS if labelled else ())])))
     embedded = inputs.open_lm("embedded")

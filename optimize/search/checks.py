@@ -45,7 +45,7 @@ _MODELS: Mapping[str, type[BaseModel]] = {
     "budget": BudgetSpec,
 }
 
-_SEARCH = "; all searches every searchable knob of the technique, and named only the knobs with values under knobs"
+_SEARCH = "; 'all' searches every searchable knob of the technique, 'named' only the knobs with values under knobs"
 
 Spec = TypeVar("Spec", bound=SearchSpec)
 
@@ -78,7 +78,7 @@ def read_search(
 
 
 def _problems(error: ValidationError, data: Mapping[str, Any], whole: type[BaseModel]) -> list[str]:
-    """Return a line for each location with a problem."""
+    """Return one line for each location that has a problem."""
     found: dict[str, str] = {}
     for one in error.errors(include_url=False, include_context=False):
         kind, said = one["type"], one["msg"][0].lower() + one["msg"][1:]

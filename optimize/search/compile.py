@@ -34,7 +34,7 @@ OPTIMIZER = "bootstrap_few_shot"
 """The default optimizer, which makes sets of demonstrations."""
 
 READERS_OWN = "labelled_few_shot"
-"""The optimizer whose demonstrations show labeled answers; it is only for readers, because only they predict answers.
+"""The optimizer whose demonstrations show labeled answers; it is only for readers, because only readers write answers.
 """
 
 
@@ -58,12 +58,13 @@ def compile_program(
     """Tune a technique on labeled questions and compare it with the baseline.
 
     On train, a DSPy optimizer makes sets of demonstrations for the technique's predictors. On dev, Optuna searches
-    knobs and sets of demonstrations; the arms include the untuned technique and the baseline. Then the reader's
-    demonstrations, or none, are chosen on dev by accuracy. The best arm is evaluated once on test, together with the
-    baseline, the untuned technique, closed book, and, if evidence is labeled, oracle evidence; all of them use the same
-    reader. Two arms are always compared on the questions that both scored. An arm with too many failed questions is
-    left out and reported. No trial is pruned, so that the technique is evaluated on test even if it loses. Every choice
-    follows from the seed, and every answer is stored, so an interrupted compilation resumes with the same result.
+    knobs and sets of demonstrations. Each program that it evaluates is an *arm*; the untuned technique and the baseline
+    are arms, too. Then the reader's demonstrations, or none, are chosen on dev by accuracy. The best arm is evaluated
+    once on test, together with the baseline, the untuned technique, closed book, and, if evidence is labeled, oracle
+    evidence; all of them use the same reader. Two arms are always compared on the questions that both scored. An arm
+    with too many failed questions is left out and reported. No trial is pruned, so that the technique is evaluated on
+    test even if it loses. Every choice follows from the seed, and every answer is stored, so an interrupted compilation
+    resumes with the same result.
 
     The arguments and errors are those of ``querywright.compile``, but everything is already open: LMs from
     ``resolve_lm`` that share a store and a ledger, judges, a reranker, and additional questions that only check the
@@ -189,7 +190,7 @@ def _spec_of(technique: str, reader: str | None, knobs: Mapping[str, Any], setti
 
 
 def _most(budget: Any) -> Any:
-    """Return the number of passages that the baseline shows: the maximum that an arm of the technique may show."""
+    """Return the number of passages that the baseline shows: the most that an arm of the technique may show."""
     values = [budget["high"]] if isinstance(budget, Mapping) and "high" in budget else budget
     return max(values) if isinstance(values, list) and values else values
 

@@ -216,9 +216,9 @@ class Search:
             program: The program, which does not change.
 
         Raises:
-                    OptimizerError: The optimizer found no prompts (now or in an earlier run), or they copy training
-                        text.
-                    TooManyFailuresError: Too many questions failed.
+            OptimizerError: The optimizer found no prompts (now or in an earlier run), or the prompts copy training
+                text.
+            TooManyFailuresError: Too many questions failed.
         """
         searched = program.technique.retriever
         rests_on = [

@@ -1,4 +1,4 @@
-"""The evaluation on test: the program chosen on dev is compared once with the baseline, which decides the verdict."""
+"""The evaluation on test: one comparison of the program chosen on dev with the baseline decides the verdict."""
 
 from __future__ import annotations
 

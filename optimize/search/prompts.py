@@ -88,5 +88,5 @@ def _with_instructions(program: RAG, instructions: Mapping[str, str]) -> RAG:
 
 
 def _plain(name: str) -> str:
-    """Return a predictor's name without the ensemble member."""
+    """Return a predictor's name without the prefix for the ensemble member."""
     return name.rpartition("].")[2]

@@ -29,7 +29,7 @@ _SAMPLERS: Mapping[str, tuple[str, Mapping[str, Any], str | None]] = {
     "gp": ("GPSampler", _UNWARNED, "torch"),
     "cmaes": ("CmaEsSampler", _UNWARNED, "cmaes"),
 }
-"""By name: Optuna's class, our default arguments, and the package that the class needs."""
+"""By sampler name: Optuna's class, our default arguments, and the package that the class needs."""
 
 
 class SeededSampler(BaseSampler):

@@ -1,4 +1,4 @@
-"""Decisions on dev: the better of two arms, the best arm, its winner's curse, and when to prune a trial."""
+"""Decisions on dev: the better of two arms, the best arm and its winner's curse, and when to prune a trial."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Selection:
         best: The best other arm, which may be plain retrieval with different knobs; None if no other trial completed.
         winner: ``best`` if it beats the baseline, otherwise the baseline.
         front: Arms that no other arm beats in every objective, sorted by the first objective, best first.
-        corrected: The winner's curse for the best arm, from ``winners_curse``.
+        corrected: The best arm's value on dev, corrected for the winner's curse; see ``winners_curse``.
         too_few: Why the baseline is chosen although an arm was ahead; empty if there are enough questions.
     """
 
@@ -93,7 +93,7 @@ def best_of(arms: Sequence[T], objective: Objective) -> T:
 
     Each pair of arms is compared on the questions that both scored, so that an arm cannot win by failing on hard
     questions. The arm with the higher objective is ahead; ties are broken by more questions with a deciding passage,
-    then by fewer LM calls. An arm without a value is left out, unless no arm has a value.
+    then by fewer LM calls. An arm without a value is omitted, unless no arm has a value.
     """
     running = [arm for arm in arms if not math.isnan(objective.value(arm.dev))] or list(arms)
     alike: dict[Any, list[int]] = {}  # arms that scored the same questions

@@ -111,7 +111,7 @@ class TechniqueSpace:
 
     @property
     def has_one_arm(self) -> bool:
-        """Whether the space has a single arm."""
+        """Whether the technique has only one arm."""
         return max(len(self.engines), len(self.prompts), len(self.writers)) < 2 and all(
             domain.single() for domain in self.domains.values()
         )
@@ -269,7 +269,7 @@ def knobs_of(name: str) -> dict[str, Knob]:
 
 
 def domain_for(knob: Knob, asked: KnobSpace | None) -> Domain:
-    """Return a knob's domain, from the values in a study; if they are None, the knob's full range.
+    """Return a knob's domain: the values that the study lists, or the knob's full range if ``asked`` is None.
 
     Raises:
         InputError: A value is not allowed, or the range is empty.

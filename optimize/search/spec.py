@@ -127,8 +127,8 @@ class PromptSpec(StrictModel):
         instructions: Instructions by predictor (``technique.write_queries``), set before the optimizer runs.
         part: The predictors to tune: those in the technique, those in the reader, or ``all``.
         metric: The metric that the optimizer uses. Default: the first objective.
-        last: Whether to try the variant after all trials, on the program chosen on dev, and keep it if it makes the
-            reader right more often. Only for ``part: reader``. Default False.
+        last: Whether to try the variant after all trials, on the program chosen on dev, and keep it if the reader then
+            answers more questions correctly. Only for ``part: reader``. Default False.
     """
 
     optimizer: Annotated[str, one_of("optimizer", OPTIMIZERS)] | None = None

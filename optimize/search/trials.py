@@ -237,7 +237,7 @@ def arm_name(arm: ArmConfig) -> str:
 
 
 def changed_knobs(arm: ArmConfig) -> str:
-    """Return an arm's knobs that differ from their defaults; ``-`` if none do."""
+    """Return an arm's knobs that differ from their defaults; ``-`` if all have their defaults."""
     defaults = {knob.name: knob.default for knob in TECHNIQUES[arm.technique].KNOBS}
     return " ".join(f"{name}={value}" for name, value in arm.knobs.items() if defaults.get(name) != value) or "-"
 

@@ -43,7 +43,7 @@ MOST_FAILED = 5
 
 
 class Locks:
-    """The locks for a search with a single worker; they are always free."""
+    """The locks for a search with a single worker, which can always acquire them."""
 
     def take(self, name: str) -> contextlib.ExitStack | None:
         """Return the lock with the given name, which its ``with`` block releases; None if another worker has it."""
@@ -184,7 +184,7 @@ class Worker:
                 if lock is not None:
                     if not self.study._storage.get_trial(one._trial_id).state.is_finished():
                         return optuna.trial.Trial(self.study, one._trial_id), lock
-                    lock.close()  # its worker ended it in the meantime
+                    lock.close()  # its worker has ended the trial in the meantime
             if len(trials) >= self.search.spec.trials:
                 return None
             trial = self.study.ask()

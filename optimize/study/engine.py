@@ -60,7 +60,7 @@ REPORT_SECONDS = 1.0
 """Minimum time between two reports of progress."""
 
 WAIT_SECONDS = 60.0
-"""Time that other workers have to receive the answers of running LM calls and to notice that the study has ended."""
+"""Time for other workers to receive the answers to running LM calls and to notice that the study has ended."""
 
 AGAIN = "use a different name and a different --out; cached answers cost nothing"
 
@@ -117,7 +117,8 @@ def run_study(
             False.
         workers: Number of processes, 1 or more; the others run ``study resume``. Default 1.
         home: The workspace.
-        storage: The storage's address, which replaces the one in ``spec``, because that one has no password.
+        storage: The storage's address, which replaces the address in ``spec``, because the address in ``spec`` has no
+            password.
         command: The command or call that reruns the study, for the report.
         progress: Called after each question, and about once a second while other workers run.
         tell: Called with each warning. Default: write it to the log.
@@ -150,7 +151,7 @@ def run_study(
                             where if kind == "postgresql" else None, f"study {store.attribute(BUDGET)}"
                         )
                     except BaseException:
-                        unused = is_new and store.attribute(DATA) is None  # no other worker has opened it either
+                        unused = is_new and store.attribute(DATA) is None  # no other worker has opened the study
                         raise
                     search.progress, search.tell = progress, tell
                     _settle_data(store, search)
@@ -158,7 +159,7 @@ def run_study(
                         _work(store, search, folder, command)
             return _snapshot_of(spec, store)
     finally:
-        if unused:  # the search could not be opened, so a corrected call must not meet this folder
+        if unused:  # the search could not be opened; a corrected call must not find this folder
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -271,7 +272,7 @@ def _check_trials(store: StudyStorage, mine: int) -> None:
 
 
 def _conclude(worker: Worker, store: StudyStorage, folder: Path, command: str) -> None:
-    """Choose a program, evaluate it on test, and save it; only the first worker does this (the next one if it died)."""
+    """Choose a program, evaluate it on test, and save it; only one worker does this (another worker if it dies)."""
     search = worker.search
     with store.hold("finish"):
         if store.attribute(OUTCOME) is not None:

@@ -167,7 +167,7 @@ def shown(mean: Mean, aim: Objective) -> str:
 
 
 def cheapest_text(snapshot: Snapshot) -> str:
-    """Return a sentence about the cheapest trial within a point of the best; empty with one objective or no trial."""
+    """Return a sentence about the cheapest trial within a point of the best; empty with one objective or no trials."""
     aims = snapshot.spec.aims
     found = cheapest(snapshot.trials, aims)
     if len(aims) == 1 or found is None:

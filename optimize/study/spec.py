@@ -37,7 +37,7 @@ def check_storage(storage: str) -> str:
     """Return a storage that is ``journal`` or the address of a PostgreSQL database.
 
     Raises:
-        InputError: It is something else; the message shows only the scheme of an address.
+        InputError: The storage is something else; the message shows only the scheme of an address.
     """
     scheme, address, _ = storage.partition("://")
     if storage == "journal" or (address and scheme in SCHEMES):
@@ -52,7 +52,7 @@ def check_storage(storage: str) -> str:
 
 
 class WriterSpec(StrictModel):
-    """An LM or the folder of a trained rewriter that writes for techniques; in a study file, its name is enough."""
+    """An LM or the folder of a trained rewriter, which writes for techniques; in a study file, a name is enough."""
 
     lm: str
     api_base: Annotated[str, AfterValidator(_public)] | None = None

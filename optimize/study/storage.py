@@ -129,7 +129,7 @@ def plain_failures() -> Iterator[None]:
         cause: BaseException = error
         while isinstance(cause.__cause__, Exception):
             cause = cause.__cause__
-        raise unreachable(cause) from None  # the driver's error contains the host and user
+        raise unreachable(cause) from None  # the driver's error contains the host and the user
     except (ValueError, LookupError) as error:  # Optuna read a damaged row
         last = traceback.extract_tb(error.__traceback__)[1:]
         if not any({"optuna", "sqlalchemy"} & set(Path(one.filename).parts) for one in last):

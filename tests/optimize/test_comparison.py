@@ -45,7 +45,7 @@ def test_every_arm_is_held_against_the_baseline(world, make_lm):
 
 def test_question_and_options_is_a_second_baseline_and_arms_that_see_options_without_it_are_noted(world, make_lm):
     second = "add the second baseline plain:query_with_options=true"
-    note = f"the options are searched by hcqr, but not by the baseline; {second}"
+    note = f"hcqr used the options to search, but the baseline did not; {second}"
     alone = compare(arms(world), world.questions, lm=make_lm())
     assert note in alone.notes
     assert alone.to_json()["sees_options"] == {"plain": False, "hcqr": True}

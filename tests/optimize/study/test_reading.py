@@ -89,7 +89,7 @@ def test_all_that_is_wrong_with_the_parts_is_said_at_once():
         "collection: is missing",
         "colection: unknown key 'colection' (did you mean collection?)",
         "techniques.rag_fuson: unknown technique 'rag_fuson' (did you mean rag_fusion?)",
-        "techniques.hcqr.search: input should be 'all' or 'named', but got \"some\"; all searches every searchable",
+        "techniques.hcqr.search: input should be 'all' or 'named', but got \"some\"; 'all' searches every searchable",
         'techniques.hcqr.knobs.n_queries.low: input should be a valid number, but got "a"',
         "techniques.hcqr.knobs.n_queries.high: is missing",
         "techniques.hcqr.knobs.n_queries.hihg: unknown key 'hihg' (did you mean high?)",
