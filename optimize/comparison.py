@@ -74,7 +74,7 @@ class Comparison(Results):
         hints: Warnings about the questions and names, reported before the first question was run.
         facts: What was compared and how, by name, for the report.
         source: Name of the question file; empty without a file.
-        second: Name of the second baseline, which searches for the question and its options without an LM; empty if
+        second: Name of the second baseline, which searches with the question and its options without an LM; empty if
             there is none.
         options: By program name, whether its search uses the options; empty if no question has options.
         slices: Results by slice, if columns were named.

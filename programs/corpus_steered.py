@@ -1,7 +1,7 @@
 """Corpus-steered expansion: search first, then write an answer in the collection's own words, and search again.
 
-Based on ThinkQE (Lei et al. 2025, arXiv 2506.09260). The technique first searches for the question. The LM then reads
-the top passages, which may be wrong, and writes an expansion, and the technique searches for the question together with
+Based on ThinkQE (Lei et al. 2025, arXiv 2506.09260). The technique first searches with the question. The LM then reads
+the top passages, which may be wrong, and writes an expansion, and the technique searches with the question together with
 the expansion. Each later round shows the LM only passages that it has not read in an earlier round. The expansions are
 hidden from the reader.
 

@@ -5,7 +5,7 @@ passages found and the earlier answers. The question itself comes last: the read
 searches and, unless ``reader_sees_answers`` is off, from the sub-answers.
 
 Where we differ: the paper solves problems without search. The usual RAG version answers only the last sub-question and
-never the question itself; here, the last step is to search for the question and answer it, as in the paper. The next
+never the question itself; here, the last step is to search with the question and answer it, as in the paper. The next
 query also includes the previous sub-answer, because "When was that person born?" alone finds nothing
 (``query_with_answer``). The unchanged question is also a query, so that one of the lists does not depend on text from
 the LM. Answers that no step would read are not requested. ``mode=individual`` is the non-recursive version: one search,
@@ -102,7 +102,7 @@ class Decomposition(Technique):
         self.answer_sub_question = Predict(SubQuestionToAnswer)
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Write sub-questions, search for and answer each of them, and finally search for the question itself."""
+        """Write sub-questions, search with each of them and answer it, and finally search with the question itself."""
         subs = self._sub_questions(question, history)
         if not subs:
             return self.retrieve([Query(question)], ["sub_questions"])

@@ -1,4 +1,4 @@
-"""Step-Back prompting: search for the question and a more general question about its principle or background.
+"""Step-Back prompting: search with the question and a more general question about its principle or background.
 
 Zheng et al. 2023, arXiv 2310.06117. The reader answers the original question from the passages of both searches. As in
 LangChain, the passages for the original question come first. The equal shares of the budget are ours: if one search has

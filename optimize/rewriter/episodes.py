@@ -40,7 +40,7 @@ Messages = tuple[tuple[str, str], ...]
 
 UNREADABLE = 0.1
 """Deduction from the reward, multiplied by the share of unreadable completions. For such a completion, the technique
-searches for the question alone, so without the deduction, nonsense would be as good as leaving the question unchanged.
+searches with the question alone, so without the deduction, nonsense would be as good as leaving the question unchanged.
 """
 
 _CONTROL = re.compile(r"[\x00-\x1f\\]+")

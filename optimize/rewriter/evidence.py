@@ -199,7 +199,7 @@ def check_taught(technique: Technique) -> None:
 
 
 def _script(technique: Technique, question: Question, queries: Sequence[str]) -> list[dict[str, Any]]:
-    """Return what a technique's LM would have written to search for these queries: its fields for each turn."""
+    """Return what a technique's LM would have written to search with these queries: its fields for each turn."""
     asked = question.question
 
     def counted(texts: Sequence[str], knob: str = "n_queries") -> list[str]:

@@ -285,7 +285,7 @@ class Search:
             )
 
     def _seen_passages(self, program: RAG) -> list[Passage]:
-        """Return the training questions' evidence, and the passages that a search for the questions finds."""
+        """Return the training questions' evidence, and the passages that a search with the questions finds."""
         retriever = program.technique.retriever
         if retriever is None:
             return []
