@@ -360,10 +360,9 @@ def open_experiment(
         without_reader = silent and type(program) is RAG
         experiment.programs[name] = RAG(program.technique, None) if without_reader else program
     notes += _shallow(metrics, experiment.programs)
-    former = former_passages(defaults.retriever, workspace.home)
-    retriever: Any = experiment.retriever
-    if callable(getattr(retriever, "passages", None)):
-        experiment.questions = follow_labels(asked, retriever.passages, former, experiment.hints.append)
+    searched = experiment.retriever
+    former = former_passages(searched)
+    experiment.questions = follow_labels(asked, lambda: searched.passages(), former, experiment.hints.append)
     experiment.hints += _hints(experiment)
     for line in experiment.hints:
         tell(line)

@@ -6,7 +6,9 @@ import pytest
 
 import querywright as qw
 from querywright.data import Label, Passage, Question, read_documents
+from querywright.retrieval.bm25 import BM25Retriever
 from querywright.retrieval.edits import follow_labels, former_passages, sample_passages, share_changed
+from querywright.retrieval.hybrid import HybridRetriever
 
 pytest.importorskip("semantic_text_splitter")
 
@@ -170,7 +172,9 @@ def test_the_parts_of_a_split_passage_share_its_label():
     assert "was split into 2 passages" in told[1]
 
 
-def test_a_comparison_follows_the_labels_of_a_collection_that_was_built_again(tmp_path):
+@pytest.fixture
+def edited(tmp_path):
+    """Return questions, the workspace of the collection "mine", and two labels: an edited and a deleted passage."""
     docs, home = tmp_path / "docs", tmp_path / "home"
     docs.mkdir()
     (docs / "a.md").write_text(MD)
@@ -185,17 +189,28 @@ def test_a_comparison_follows_the_labels_of_a_collection_that_was_built_again(tm
     (docs / "b.rst").write_text(RST.partition("Sinks")[0])
     again = qw.ChromaRetriever.build("mine", docs, home=home)
     assert 0 < share_changed(sample, again.passages()) < 0.5
-    assert set(former_passages("mine", home)) == {soil, sink}
+    assert set(former_passages("mine", home)) == set(former_passages(again)) == {soil, sink}
+    return asked, home, soil, sink
+
+
+OPENED = {
+    "name": lambda home: "mine",
+    "dense": lambda home: qw.ChromaRetriever("mine", home=home),
+    "bm25": lambda home: BM25Retriever("mine", home=home),
+    "hybrid": lambda home: HybridRetriever(
+        [qw.ChromaRetriever("mine", home=home), BM25Retriever("mine", home=home)], weights=[1, 2]
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("opened", OPENED.values(), ids=OPENED)
+def test_a_comparison_follows_labels_whether_the_retriever_is_a_name_or_an_object(edited, opened, tmp_path):
+    asked, home, soil, sink = edited
+    place = home if opened(home) == "mine" else tmp_path / "other"
     found = qw.compare(
-        ["plain@bm25"],
-        asked,
-        retriever="mine",
-        reader=None,
-        metrics=["recall@5"],
-        lm=qw.Workspace.open(home),
-        tell=[].append,
+        ["plain"], asked, retriever=opened(home), reader=None, metrics=["recall@5"], home=place, tell=[].append
     )
-    assert found.arm("plain@bm25").mean("recall@5").value == 0.5
+    assert found.arm("plain").mean("recall@5").value == 0.5
     matched, lost, *_ = found.hints
     assert f"labeled passages that moved or changed: 1 ({soil!r} is now " in matched
     assert f"the labeled passage {sink!r} no longer exists" in lost

@@ -91,11 +91,11 @@ class BM25Retriever(CollectionPassages):
         if not (math.isfinite(k1) and k1 >= 0 and 0 <= b <= 1):
             raise InputError(f"k1 must be 0 or more and b must be from 0 to 1, but got {k1} and {b}")
         self.name = name
+        self.folder = folder = collection_folder(name, home)
         self.where = all_of(where)
         if beside is not None:
             self.manifest, self._passages, self._chroma = beside.manifest, beside._passages, beside._index
         else:
-            folder = collection_folder(name, home)
             self.manifest, held = hold_published(folder, home)
             with held:
                 self._passages = load_passages(folder / self.manifest.folder / PASSAGES, self.manifest)

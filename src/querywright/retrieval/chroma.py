@@ -171,7 +171,7 @@ class ChromaRetriever(_Dense, CollectionPassages):
     ) -> None:
         self.name = name
         self.where = all_of(where)
-        folder = collection_folder(name, home)
+        self.folder = folder = collection_folder(name, home)
         self.manifest, held = hold_published(folder, home)
         with held:
             self.embedder = embedder or _own_embedder(self.manifest, home)

@@ -77,10 +77,12 @@ class Generation(Checksummed):
 class CollectionPassages(Shared):
     """Base class for open collections, with their passages. A copy is the same object; unpickling reopens it.
 
-    A subclass sets ``name`` and ``_passages``, a mapping of ids to passages, sorted by id.
+    A subclass sets ``name``, ``folder``, which is the collection's folder, and ``_passages``, a mapping of ids to
+    passages, sorted by id.
     """
 
     name: str
+    folder: Path
     _made: tuple[tuple[Any, ...], dict[str, Any]]
     _passages: Mapping[str, Passage]
 

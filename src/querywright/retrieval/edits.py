@@ -52,11 +52,18 @@ def remember_former(folder: Path, before: Mapping[str, Passage], now: Mapping[st
         write_file(folder / FORMER, (passage_line(kept[id]) for id in sorted(kept)))
 
 
-def former_passages(collection: object, home: Path | None = None) -> dict[str, Passage]:
-    """Return a collection's former passages by id; empty if there are none or no collection name is given."""
-    if not isinstance(collection, str) or is_address(collection):
-        return {}
-    return _read(collection_folder(collection, home))
+def former_passages(searched: object, home: Path | None = None) -> dict[str, Passage]:
+    """Return the former passages of a collection by id; empty if there are none or it is not in a workspace.
+
+    Args:
+        searched: A collection's name, or an open retriever.
+        home: The workspace of a collection given by name. Default: ``querywright.home.home()``.
+    """
+    if isinstance(searched, str):
+        folder = None if is_address(searched) else collection_folder(searched, home)
+    else:
+        folder = getattr(searched, "folder", None)
+    return _read(folder) if isinstance(folder, Path) else {}
 
 
 def _read(folder: Path) -> dict[str, Passage]:

@@ -87,8 +87,15 @@ def open_retriever(
     return HybridRetriever([dense, BM25Retriever(name, home=home, where=where, beside=dense)])
 
 
-def passages_in(name: str, home: Path | None = None) -> Mapping[str, Passage]:
-    """Return a collection's passages by id; ``name`` may be the address of a Chroma collection."""
+def passages_in(name: Any, home: Path | None = None) -> Mapping[str, Passage]:
+    """Return a collection's passages by id.
+
+    Args:
+        name: Name of the collection, the address of a Chroma collection, or an open retriever with ``passages``.
+        home: The workspace of a collection given by name. Default: ``querywright.home.home()``.
+    """
+    if not isinstance(name, str):
+        return {one.id: one for one in name.passages()}
     if is_address(name):
         return {one.id: one for one in passages_of(open_collection(name))}
     return published_passages(collection_folder(name, home), home)[1]

@@ -22,8 +22,8 @@ class HybridRetriever(Shared):
 
     Each retriever is called once with all queries. Scores are sums of reciprocal ranks, so the retrievers' scores may
     be on different scales. Passages with the same text count once, even if their ids differ (see
-    ``querywright.retrieval.fusion``). ``count``, ``passages``, ``get``, ``where``, and ``passing`` come from the first
-    retriever that has them. Thread-safe if the retrievers are. A copy is the same object.
+    ``querywright.retrieval.fusion``). ``count``, ``passages``, ``folder``, ``get``, ``where``, and ``passing`` come
+    from the first retriever that has them. Thread-safe if the retrievers are. A copy is the same object.
 
     Args:
         retrievers: Two or more retrievers, or objects that ``as_retriever`` accepts. Ties go to the passage with the
@@ -96,7 +96,7 @@ class HybridRetriever(Shared):
         return [rrf(lists, weights=weights, k=self.rrf_k, limit=k) for lists in zip(*found, strict=True)]
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("count", "passages", "get", "where", "passing"):
+        if name in ("count", "passages", "folder", "get", "where", "passing"):
             for one in self.retrievers:
                 if hasattr(one, name):
                     return getattr(one, name)

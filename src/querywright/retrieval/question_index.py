@@ -83,7 +83,7 @@ class QuestionIndex(CollectionPassages):
         self.name = name
         self.plain = ChromaRetriever(name, embedder=embedder, home=home, where=where)
         """A retriever that searches the same passages by their text."""
-        self.embedder, self.where = self.plain.embedder, self.plain.where
+        self.folder, self.embedder, self.where = self.plain.folder, self.plain.embedder, self.plain.where
         self._passages = self.plain._passages
         self._questions = ChromaRetriever(questions_name(name), embedder=self.embedder, home=home)
         self._own, self._partial = dict[str, str](), set[str]()
