@@ -318,6 +318,7 @@ def finish(search: Search, trials: Sequence[TrialRecord], folder: Path, *, comma
         "test": [one.to_json(rows=True) for one in tested.rows],
         "comparisons": [one.to_json() for one in tested.comparisons],
         "judges": search.judge_facts,
+        "notes": list(search.notes),
         "costs": {name: cost.to_json() for name, cost in costs.items()},
         "command": command,
         "seeds": {"study": search.spec.seed},

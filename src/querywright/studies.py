@@ -105,6 +105,7 @@ class StudyData(NamedTuple):
         reader: The name of the reader; None if no reader runs.
         further: Questions on which only closed book and oracle evidence are evaluated.
         objects: The objects used instead of names.
+        notes: The warnings about labels, which the report shows.
     """
 
     spec: StudySpec
@@ -112,11 +113,19 @@ class StudyData(NamedTuple):
     reader: str | None
     further: Sequence[Question] = ()
     objects: StudyObjects = StudyObjects()
+    notes: tuple[str, ...] = ()
 
     @property
     def judges(self) -> list[SavedJudge]:
         """The saved judges."""
         return resolve_judges(self.objects.judges or self.spec.judges)
+
+    def with_notes(self, notes: Iterable[str], tell: Tell) -> StudyData:
+        """Return a copy with additional notes, and call ``tell`` with each of these."""
+        found = dict.fromkeys(notes)
+        for line in found:
+            tell(line)
+        return self._replace(notes=(*self.notes, *found))
 
 
 def read_data(
@@ -152,8 +161,8 @@ def read_data(
     )  # fmt: skip
     searched = next(iter((objects.retrievers or spec.retrievers or {"": spec.collection}).values()))
     place = None if home is None else Path(home)
-    former = former_passages(searched, place)
-    asked = follow_labels(asked, lambda: passages_in(searched, place).values(), former, tell)
+    former, notes = former_passages(searched, place), list[str]()
+    asked = follow_labels(asked, lambda: passages_in(searched, place).values(), former, notes.append)
     splits, reader = split_parts(asked, parts, spec.seed, spec.sizes), reader_for(asked, spec.reader)
     check_objectives(spec.objectives, splits, reader)
     check_known(spec.slices, RIGHT, has_closed_book=reader is not None)
@@ -162,27 +171,29 @@ def read_data(
     measured = [*(one.metric for one in spec.prompts.values() if one.metric), *spec.objectives]
     asks = spec.judge_lm is not None or objects.judge_lm is not None
     check_judges(measured, data.judges, asks=asks)
-    return data
+    return data.with_notes(notes, tell)
 
 
-def check_study(source: Path | str | Mapping[str, Any], home: Path | None = None, *, tell: Tell) -> StudyData:
+def check_study(
+    source: StudySpec | Path | str | Mapping[str, Any], home: Path | None = None, *, tell: Tell
+) -> StudyData:
     """Read and check a study, its questions, and its labels without loading any models.
 
     Args:
-        source: The study file, or a mapping with its content.
+        source: The study, its file, or a mapping with the file's content.
         home: The workspace. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
         tell: A function that is called with each label whose passage the search cannot find.
 
     Raises:
         InputError: The study, its questions, or its collection is invalid.
     """
-    data = read_data(read_spec(source), home=home, tell=tell)
-    spec = data.spec
+    data = read_data(source if isinstance(source, StudySpec) else read_spec(source), home=home, tell=tell)
+    spec, notes = data.spec, list[str]()
     for collection in spec.retrievers.values() or [spec.collection]:
         held = passages_in(collection, home)
         passed = check_passes(spec.where, partial(passing_in, collection, home=home), held.values)
-        tell_passages([one for part in data.splits for one in part], held.values(), spec.where, passed, tell)
-    return data
+        tell_passages([one for part in data.splits for one in part], held.values(), spec.where, passed, notes.append)
+    return data.with_notes(notes, tell)
 
 
 def run_named(data: StudyData, folder: Path, *, home: Path | None = None, tell: Tell, **options: Any) -> Snapshot:
@@ -224,7 +235,11 @@ def open_search(
         return place.retriever(searched, embedder, engine if engine in ENGINES else "dense", spec.where)
 
     if objects.retrievers:
-        tell_searched([one for part in data.splits for one in part], open_retriever(next(iter(retrievers))), tell)
+        notes = list[str]()
+        tell_searched(
+            [one for part in data.splits for one in part], open_retriever(next(iter(retrievers))), notes.append
+        )
+        data = data.with_notes(notes, tell)
     kinds = [technique_class(name) for name in spec.techniques]
     writers: dict[str, dspy.LM | None] = {}
     for one in spec.writers:
@@ -254,6 +269,7 @@ def open_search(
         judges=data.judges,
         judge_lm=judge_lm,
         budget=place.budget,
+        notes=data.notes,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+
 import pytest
 
 import querywright as qw
@@ -214,3 +216,21 @@ def test_a_comparison_follows_labels_whether_the_retriever_is_a_name_or_an_objec
     matched, lost, *_ = found.hints
     assert f"labeled passages that moved or changed: 1 ({soil!r} is now " in matched
     assert f"the labeled passage {sink!r} no longer exists" in lost
+
+
+@pytest.mark.parametrize("opened", [OPENED["name"], OPENED["hybrid"]], ids=["name", "hybrid"])
+def test_a_study_follows_labels_and_its_report_says_so(edited, opened, tmp_path):
+    asked, home, soil, sink = edited
+    told: list[str] = []
+    found = qw.study(
+        ["plain"], {"train": asked[:1], "dev": [{**asked[0], "id": "d"}], "test": [{**asked[1], "id": "t"}]},
+        retriever=opened(home), reader=None, objectives="recall@5", trials=1, home=home, tell=told.append,
+    )  # fmt: skip
+    assert found.trials["value.recall@5"].tolist() == [1.0]
+    matched, lost, *_ = found.compared.all_notes
+    assert f"labeled passages that moved or changed: 1 ({soil!r} is now " in matched
+    assert f"the labeled passage {sink!r} no longer exists" in lost
+    assert told[:2] == [matched, lost]
+    page = html.unescape(found.report(tmp_path / "report.html").read_text())
+    assert matched in page
+    assert lost in page

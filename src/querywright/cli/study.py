@@ -113,10 +113,10 @@ def resume_command(
     Example: querywright study resume studies/mine
     """
     from querywright.optimize.study.engine import spec_in
-    from querywright.studies import read_data
+    from querywright.studies import check_study
 
     _check_folder(folder)
-    _run(read_data(spec_in(folder), home=output.home, tell=note), folder / "study.yaml", folder, run, output)
+    _run(check_study(spec_in(folder), output.home, tell=note), folder / "study.yaml", folder, run, output)
 
 
 @study_app.command(name="status")
@@ -226,7 +226,7 @@ def study_json(snapshot: Snapshot) -> dict[str, Any]:
 
     outcome = snapshot.outcome or {}
     test = [{name: value for name, value in one.items() if name != "rows"} for one in outcome.get("test") or ()]
-    names = ("corrected", "comparisons", "failed_on_test", "costs", "judges", "seeds", "command")
+    names = ("corrected", "comparisons", "failed_on_test", "costs", "judges", "notes", "seeds", "command")
     found = () if snapshot.compared is None else snapshot.compared.slices
     slices = {"slices": [one.to_json() for one in found]} if found else {}
     copied = {"copied_prompts": outcome["copied_prompts"]} if "copied_prompts" in outcome else {}
