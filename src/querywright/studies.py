@@ -189,10 +189,12 @@ def check_study(
     """
     data = read_data(source if isinstance(source, StudySpec) else read_spec(source), home=home, tell=tell)
     spec, notes = data.spec, list[str]()
-    for collection in spec.retrievers.values() or [spec.collection]:
+    asked, collections = [one for part in data.splits for one in part], [*spec.retrievers.values()] or [spec.collection]
+    former = former_passages(collections[0], home)
+    for collection in collections:
         held = passages_in(collection, home)
         passed = check_passes(spec.where, partial(passing_in, collection, home=home), held.values)
-        tell_passages([one for part in data.splits for one in part], held.values(), spec.where, passed, notes.append)
+        tell_passages(asked, held.values(), spec.where, passed, notes.append, former)
     return data.with_notes(notes, tell)
 
 

@@ -10,7 +10,7 @@ from querywright.data.types import Label, Passage, Question
 from querywright.errors import InputError
 from querywright.retrieval.bm25 import BM25Retriever
 from querywright.retrieval.callable import as_retriever
-from querywright.retrieval.checks import check_filter, tell_searched
+from querywright.retrieval.checks import check_filter, tell_passages, tell_searched
 from querywright.retrieval.replay import ReplayRetriever
 
 ROWS = [
@@ -74,6 +74,17 @@ def test_questions_whose_evidence_a_filter_removes_are_counted(bicycles):
     assert "matches 2 of 3 passages. Questions that lose all labeled passages: 1 of 5" in line
     assert "lose some labeled passages: 2" in line
     assert told(questions, bicycles({"year": {"$gt": 2000}})) == []
+
+
+def test_each_label_of_a_missing_passage_is_reported_once():
+    said: list[str] = []
+    former = {"gears": Passage("gears", "Gears are set at the stand.")}
+    tell_passages(asked(["gears", "lamp"], ["tyre", "gears"], ["gears"]), ROWS, None, None, said.append, former)
+    assert [line.count("'gears' no longer exists") for line in said] == [1, 1, 1, 0, 0, 0]
+    assert ["scores 0 on this question" in line for line in said[:3]] == [False, False, True]
+    assert "for 1 of 3 questions, no labeled passage is in the collection" in said[3]
+    assert "4 of 5 labels" in said[4]
+    assert "labeled passages that are not in the collection: ['lamp'] (1 of 2 labeled" in said[5]
 
 
 def test_a_key_that_no_passage_has_is_reported_although_the_filter_passes(bicycles):

@@ -9,6 +9,7 @@ import pytest
 import querywright as qw
 from querywright.data import Label, Passage, Question, read_documents
 from querywright.retrieval.bm25 import BM25Retriever
+from querywright.retrieval.checks import tell_passages
 from querywright.retrieval.edits import follow_labels, former_passages, sample_passages, share_changed
 from querywright.retrieval.hybrid import HybridRetriever
 
@@ -154,7 +155,9 @@ def test_labels_follow_edits_of_pages(tmp_path, edit, kept, followed, lost):
     for fact, id in now.items():
         counts[2 if id not in after else 0 if id == ids[fact] else 1] += 1
         assert id not in after or fact in after[id].text, "a label follows the text that it is about"
+    assert not any("not in the collection" in line for line in told), "a deleted passage is reported once"
     assert counts == [kept, followed, lost]
+    tell_passages(found, after.values(), None, None, told.append, former)
     assert [line for line in told if "no longer exists" in line] == [
         line for one in found if one.evidence.keys().isdisjoint(after) for line in told if repr(one.id) in line
     ]
@@ -213,9 +216,11 @@ def test_a_comparison_follows_labels_whether_the_retriever_is_a_name_or_an_objec
         ["plain"], asked, retriever=opened(home), reader=None, metrics=["recall@5"], home=place, tell=[].append
     )
     assert found.arm("plain").mean("recall@5").value == 0.5
-    matched, lost, *_ = found.hints
+    (matched, lost), others = found.hints[:2], found.hints[2:]
     assert f"labeled passages that moved or changed: 1 ({soil!r} is now " in matched
     assert f"the labeled passage {sink!r} no longer exists" in lost
+    assert "every search scores 0 on this question; label a passage in the collection" in lost
+    assert not any("in the collection" in line for line in others)
 
 
 @pytest.mark.parametrize("opened", [OPENED["name"], OPENED["hybrid"]], ids=["name", "hybrid"])

@@ -13,6 +13,7 @@ from querywright.data.reading import check_evidence, check_labels
 from querywright.data.types import Label, Passage, Question
 from querywright.errors import InputError, unknown
 from querywright.retrieval.callable import ID_KEYS, MADE_ID, CallableRetriever
+from querywright.retrieval.edits import former_passages
 from querywright.retrieval.fusion import reading
 from querywright.retrieval.replay import searched_by
 
@@ -20,6 +21,8 @@ Tell = Callable[[str], object]
 Passing = Callable[[Mapping[str, Any]], Collection[str]]
 """A function that returns the ids of the passages that match a filter."""
 
+BEGINNING = 60
+"""Number of characters of a former passage to show in a message."""
 EXAMPLES = 3
 """Number of a key's values to show in a message."""
 _KINDS = {"int": "numbers", "float": "numbers", "str": "strings", "bool": "Booleans"}
@@ -123,7 +126,8 @@ def tell_searched(questions: Sequence[Question], retriever: Any, tell: Tell) -> 
         return
     if callable(getattr(retriever, "passages", None)):
         where = getattr(retriever, "where", None)
-        tell_passages(questions, retriever.passages(), where if isinstance(where, Mapping) else None, passed, tell)
+        where = where if isinstance(where, Mapping) else None
+        tell_passages(questions, retriever.passages(), where, passed, tell, former_passages(retriever))
     else:
         _tell_ids(labeled, searched_by(retriever), tell)  # uncached, because ids may change
 
@@ -134,6 +138,7 @@ def tell_passages(
     where: Mapping[str, Any] | None,
     passed: Collection[str] | None,
     tell: Tell,
+    former: Mapping[str, Passage],
 ) -> None:
     """Warn about labeled passages that are missing, that a filter excludes, or whose text occurs under several ids.
 
@@ -143,6 +148,7 @@ def tell_passages(
         where: The filter of the search.
         passed: The ids of the passages that match the filter; None for all.
         tell: A function that is called with each warning.
+        former: The collection's former passages by id. A label that names one was not moved by ``follow_labels``.
 
     Raises:
         DataError: The labels were made for a different collection.
@@ -154,7 +160,7 @@ def tell_passages(
         keys.update(passage.metadata)
     for key in dict.fromkeys(key for key, _ in conditions(where or {}) if key not in keys):
         tell(f"warning: the filter (--where, where=): {unknown_key(key, keys)}")
-    _tell_missing(questions, held, tell)
+    _tell_missing(questions, held, tell, former)
     _tell_filtered(questions, held, tell)
     _tell_copies(questions, held, texts, tell)
 
@@ -164,10 +170,22 @@ def helpful(question: Question) -> list[str]:
     return [id for id, label in question.evidence.items() if label != Label.NOT_USEFUL]
 
 
-def _tell_missing(questions: Sequence[Question], held: Mapping[str, bool], tell: Tell) -> None:
+def _tell_missing(
+    questions: Sequence[Question], held: Mapping[str, bool], tell: Tell, former: Mapping[str, Passage]
+) -> None:
+    """Warn about labeled passages that are not in the collection. Each label is reported only once."""
     check_labels(questions, held)
-    missing = check_evidence(questions, held)
-    lost = sum(bool(one.evidence) and held.keys().isdisjoint(one.evidence) for one in questions)
+    deleted = former.keys() - held.keys()
+    for question in questions:
+        for id in [id for id in question.evidence if id in deleted]:
+            text = " ".join(former[id].text.split())[:BEGINNING]
+            score = "every search scores 0 on this question; " * (question.evidence.keys() <= deleted)
+            tell(
+                f"warning: question {question.in_words}: the labeled passage {id!r} no longer exists, and no passage "
+                f"contains most of its text ({text!r} ...); {score}label a passage in the collection"
+            )
+    missing = check_evidence(questions, held, deleted)
+    lost = sum(held.keys().isdisjoint(one.evidence) and not one.evidence.keys() <= deleted for one in questions)
     if lost:
         tell(
             f"warning: for {lost} of {len(questions)} questions, no labeled passage is in the collection, so every "

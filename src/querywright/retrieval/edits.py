@@ -30,7 +30,6 @@ SAMPLE = 200
 PASSAGES_SAMPLE = "passages_sample"
 """The key of the sample in an artifact's provenance record."""
 SHOWN = 3
-_BEGINNING = 60
 
 _logger = logging.getLogger(__name__)
 
@@ -92,15 +91,15 @@ def follow_labels(
         passages: A function that returns the collection's passages. It is called only if a label names a former
             passage.
         former: The former passages by id.
-        tell: A function that is called with the number of labels that were moved, and with each label that could not be
-            moved.
+        tell: A function that is called with the number of labels that were moved, and with each passage that was split.
+            ``tell_passages`` reports the labels that could not be moved.
     """
     named = {id for question in questions for id in question.evidence if id in former}
     if not named:
         return list(questions)
     held = list(passages())
-    moved = _matches({id: former[id] for id in named - {one.id for one in held}}, held)
-    matched = {id: parts for id, parts in moved.items() if parts}
+    found = _matches({id: former[id] for id in named - {one.id for one in held}}, held)
+    matched = {id: parts for id, parts in found.items() if parts}
     if matched:
         shown = ", ".join(
             f"{old!r} is now {' and '.join(map(repr, new))}" for old, new in sorted(matched.items())[:SHOWN]
@@ -114,12 +113,6 @@ def follow_labels(
                     f"warning: question {question.in_words}: the labeled passage {id!r} was split into "
                     f"{len(matched[id])} passages, and finding any of them is enough; check which passage answers "
                     "the question"
-                )
-            if moved.get(id) == ():
-                text = " ".join(former[id].text.split())[:_BEGINNING]
-                tell(
-                    f"warning: question {question.in_words}: the labeled passage {id!r} no longer exists, and no "
-                    f"passage contains most of its text ({text!r} ...); label a passage in the collection"
                 )
     return [_relabeled(question, matched) if matched.keys() & question.evidence else question for question in questions]
 
