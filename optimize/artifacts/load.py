@@ -241,7 +241,7 @@ def collection_of(manifest: ArtifactManifest, home: Path | None, accept: bool = 
         raise CollectionError(
             f"the program was compiled on a collection that is missing: {no_collection(manifest.collection, home)}. "
             "Or search your own passages: run `querywright index mine passages.jsonl`, and pass "
-            'retriever="mine" (--collection mine)'
+            'retriever="mine"'
         )
     if manifest.engine not in LEXICAL and published.embedder != manifest.embedder:  # checked before the model is loaded
         raise CollectionError(
@@ -278,5 +278,5 @@ def check_compiled_on(manifest: ArtifactManifest, retriever: CollectionRetriever
     parts = "questions or stored answers" if of_questions else "passages"
     raise ArtifactError(
         f"{differs}; restore the collection's {parts} (index, questions build, import, or fill), recompile, pass "
-        "retriever=..., or accept the change with accept=True (--accept)"
+        "retriever=..., or accept the change with accept=True"
     )

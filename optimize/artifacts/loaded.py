@@ -248,7 +248,7 @@ class LoadedProgram:
         except INCURABLE as error:
             remedy = (
                 f". The artifact stores only the name of its LM, {self.manifest.lm}, but no address or API key; pass "
-                "the LM: load(path, lm=resolve_lm(NAME, api_base=..., api_key=...)), or pass your dspy.LM as lm="
+                "the LM as lm= (in Python: your dspy.LM, or resolve_lm(NAME, api_base=URL, api_key=KEY))"
             )
             error.message += remedy
             error.args = (f"{error}{remedy}", *error.args[1:])

@@ -173,6 +173,13 @@ def test_a_message_speaks_of_options(wrong, questions, collection, server):
         told = wrong(*fixed, *given)
         assert f"omit {given[0]}" in told
         assert "=" not in told
+    Path("rows.jsonl").write_text('{"q_text": "Who?", "answer": "x"}\n')
+    told = wrong("evaluate", "plain", "--data", "rows.jsonl", *fixed[4:])
+    says(told, "no column for 'question'", "Choose one with --column question=...")
+    says(wrong(*fixed, "--split", "dev"), "error: --split dev: only datasets have splits", "omit --split")
+    Path("page.md").write_text("# A\n\nB.\n")
+    told = wrong("index", "new", "page.md", "--chunk-size", "5", "--chunk-overlap", "9")
+    says(told, "--chunk-size must be 1 or more, and --chunk-overlap must be 0 or more and less than the size")
 
 
 def test_a_missing_key_is_told_before_anything_is_done(cli, wrong, questions, collection, home, monkeypatch):

@@ -278,7 +278,7 @@ def test_with_structured_on_a_refused_schema_is_an_error(remote):
     lm, server = remote(steps)
     assert ask(lm) == "tea"
     strict, _ = remote(GOOD, api_base=server.url, limits={"structured": "on"})
-    with pytest.raises(LMInvalidRequestError, match=r"is not supported\. With --structured on .* use auto or off"):
+    with pytest.raises(LMInvalidRequestError, match=r"is not supported\. With structured='on', .* use auto or off"):
         ask(strict)
 
 

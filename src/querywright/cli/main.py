@@ -38,8 +38,19 @@ from querywright.errors import BudgetError, InputError, QuerywrightError
 WRONG_INPUT, STOPPED, INTERRUPTED = 2, 3, 130
 INTERRUPTED_LINE = "stopped; finished answers are cached. To resume, run the same command again"
 GRACE_SECONDS = 5.0
-OPTIONS = {"--retriever": "--collection", "--api-key": "--api-key-env", "--questions": "--data"}
+OPTIONS = {
+    "--retriever": "--collection",
+    "--api-key": "--api-key-env",
+    "--questions": "--data",
+    "--columns": "--column",
+}
 """Options whose names differ from the Python arguments."""
+ARGUMENT = re.compile(
+    r"""\b([a-z_]+)= (?: \{"(?P<key>\w+)":[ ]\.\.\.\} | ["'](?P<value>[\w.-]+)["']
+                      | (?:\.\.\.|True\b)? (?![\w"'{\[(-]) )""",
+    re.VERBOSE,
+)
+"""A Python argument in a message: its name, and its value as a mapping with one key, as a string, or left open."""
 
 SYNONYMS = {
     "compile": ("--metric", "--objective"),
@@ -165,16 +176,20 @@ def _end_of(error: BaseException) -> tuple[int, str] | None:
 
 
 def _in_options(text: str, words: Sequence[str]) -> str:
-    """Replace Python arguments in an error by the command's options: ``max_passages=`` by ``--max-passages``."""
+    """Replace Python arguments in an error by the command's options: ``max_passages=`` by ``--max-passages``.
+
+    ``columns={"id": ...}`` becomes ``--column id=...``, and ``split="train"`` becomes ``--split train``.
+    """
     _, apps, _ = app.parse_commands(words)
     known = {name for one in apps[-1].assemble_argument_collection() for name in one.names}
 
     def named(found: re.Match[str]) -> str:
         option = "--" + found[1].replace("_", "-")
         option = OPTIONS.get(option, option)
-        return option if option in known else found[0]
+        value = f"{found['key']}=..." if found["key"] else found["value"]
+        return " ".join(filter(None, [option, value])) if option in known else found[0]
 
-    return re.sub(r"\b([a-z_]+)=(?:\.\.\.)?(?![\w\"'{\[(-])", named, text)
+    return ARGUMENT.sub(named, text)
 
 
 def _watch_for_interrupt() -> None:

@@ -142,8 +142,8 @@ def read_documents(
     """
     if chunk_size < 1 or not 0 <= chunk_overlap < chunk_size:
         raise InputError(
-            f"cannot split documents with chunk_size={chunk_size} and chunk_overlap={chunk_overlap} (words); use a "
-            "chunk_size of 1 or more and a chunk_overlap from 0 to chunk_size - 1"
+            f"cannot split documents into passages of {chunk_size} words with an overlap of {chunk_overlap} words; "
+            "chunk_size= must be 1 or more, and chunk_overlap= must be 0 or more and less than the size"
         )
     try:
         import bs4  # noqa: F401

@@ -198,8 +198,9 @@ def read_passages(
     table.raise_problems(name_of(source), n_rows)
     if unread := table.unread():
         logger.warning(
-            "%s: ignored columns %s; to filter on them with where=, pass metadata=%s",
-            name_of(source), short(unread), ",".join(unread[:SHOWN_UNREAD]),
+            "%s: ignored columns %s; to filter on them, read them as metadata: columns={'metadata': '%s'} (on the "
+            "command line: --column metadata=%s)",
+            name_of(source), short(unread), *[",".join(unread[:SHOWN_UNREAD])] * 2,
         )  # fmt: skip
     return [passage for _, passage in found.values()]
 

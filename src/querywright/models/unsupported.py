@@ -100,8 +100,8 @@ class ParameterLayer:
                     raise
                 if found.name in self._kept:
                     raise LMInvalidRequestError(
-                        f"{error.message.rstrip('.')}. With --structured on (structured= of Limits), every request has "
-                        "a JSON schema; use auto or off for a server that does not support one",
+                        f"{error.message.rstrip('.')}. With structured='on', every request has a JSON schema; use auto "
+                        "or off for a server that does not support one",
                         status=error.status,
                     ) from error
                 left_out.add(found)

@@ -113,8 +113,8 @@ def _server(place: str) -> Any:
     except (ValueError, KeyError) as error:
         raise InputError(
             f"{place!r} is not the address of a Chroma server ({error}); use {FORMS}. If the server needs a "
-            "tenant, an API key, or headers, open the collection in Python and pass it with retriever= or --retriever "
-            "MODULE:FUNCTION"
+            "tenant, an API key, or headers, open the collection in Python, and pass it as the retriever (on the "
+            "command line: --retriever MODULE:FUNCTION)"
         ) from error
     try:
         httpx.get(

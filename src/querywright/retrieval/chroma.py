@@ -61,7 +61,7 @@ is near 0."""
 REACH = "check that its server is running and that the collection still exists"
 NAMED = (
     "pass the embedder that made the vectors (embedder=), or a retriever that opens the collection with its embedding "
-    "function (--retriever MODULE:FUNCTION)"
+    "function (on the command line: --retriever MODULE:FUNCTION)"
 )
 
 
@@ -458,7 +458,8 @@ def _own_embedder(manifest: Generation, home: Path | None) -> TextEmbedder:
     if found is None:
         raise CollectionError(
             f"the collection {manifest.name!r} was built with the embedder {manifest.embedder!r}, but this "
-            "embedder cannot be loaded by name; pass the embedder (embedder=), or a retriever that uses it (retriever=)"
+            "embedder cannot be loaded by name; pass the embedder (embedder=), or a retriever that uses it (on the "
+            "command line: --retriever MODULE:FUNCTION)"
         )
     return found
 

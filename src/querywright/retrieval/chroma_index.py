@@ -325,7 +325,7 @@ def chroma_errors(where: Mapping[str, Any] | None, name: str, remedy: str = "") 
     try:
         yield
     except (ValueError, TypeError, InvalidArgumentError) as error:
-        raise InputError(f"Chroma rejected the search (where={where!r}): {error}") from error
+        raise InputError(f"Chroma rejected the search with the filter {where!r}: {error}") from error
     except (ChromaError, httpx.HTTPError) as error:
         raise CollectionError(
             f"the index of the collection {name!r} cannot be read ({error}); {remedy or _remedy(name)}"

@@ -239,9 +239,7 @@ def test_a_service_that_refuses_a_key_is_told_with_the_remedy_in_the_message(art
         raise dspy.utils.exceptions.LMAuthError("no such key")
 
     loaded = load(artifact, lm=make_lm(make_engine(refuse)), retriever=world)
-    with pytest.raises(
-        dspy.utils.exceptions.LMAuthError, match=r"no such key\. The artifact .* pass the LM: load\(path"
-    ):
+    with pytest.raises(dspy.utils.exceptions.LMAuthError, match=r"no such key\. The artifact .* pass the LM as lm="):
         loaded(*ASKED)
 
 
