@@ -72,10 +72,11 @@ def test_the_same_answers_give_the_same_bytes(recorded, tmp_path, ask):
 
 def test_what_was_not_recorded_is_said_with_the_prompt_and_the_remedy(recorded, ask):
     name = f"recording:{recorded[0]}"
-    with pytest.raises(
-        ModelError, match=r"no answer to this prompt.*flies.*different inputs.*--lm embedded.*recording write"
-    ):
+    said = r"no answer to this prompt.*flies.*different inputs\. Use the settings .* reader, and max_passages=\. .*--lm"
+    with pytest.raises(ModelError, match=f"{said} embedded.*recording write"):
         ask(resolve_lm(name), "It flies.")
+    with pytest.raises(ModelError, match=r"and max_passages= \(3 in this file\)"):
+        ask(resolve_lm("recording:handbook"))
     with pytest.raises(ModelError, match="contains no prompt with these instructions"):
         ask(resolve_lm(name), signature=Name.with_instructions("Name the thing in one word."))
 

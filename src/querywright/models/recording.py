@@ -35,6 +35,8 @@ KIND = "lm"
 PREFIX = "recording:"
 PACKAGED = {"sample": "recording.jsonl.gz", "handbook": "handbook-recording.jsonl.gz"}
 """File names of the packaged recordings, by recording name."""
+PASSAGES = {"handbook": 3}
+"""The value of max_passages with which a packaged recording was made, if it was made with only one value."""
 MOST_BYTES = 256 * 1024 * 1024
 """Maximum size of an uncompressed recording, in bytes."""
 _SHOWN = 120  # maximum number of characters of a prompt that an error message shows
@@ -95,6 +97,7 @@ class RecordingEngine(Shared):
 
     def __init__(self, path: Path) -> None:
         is_packaged = str(path) in PACKAGED
+        self._passages = PASSAGES.get(str(path))
         self.path = packaged_recording(str(path)) if is_packaged else path
         head, self._answers = read_recording(self.path)
         self.identity = f"{PREFIX}{path if is_packaged else head.model}"
@@ -106,7 +109,8 @@ class RecordingEngine(Shared):
         """Return the recorded answer.
 
         Raises:
-            LMModelError: The answer is not in the recording; the message shows the prompt and says how to record it.
+            LMModelError: The answer is not in the recording; the message shows the prompt and says which settings to
+                use, and how to record the answer.
         """
         asked = digests_of(request)
         answer = self._answers.get(asked["prompt"])
@@ -115,11 +119,13 @@ class RecordingEngine(Shared):
             shown = " ".join(last.split())[:_SHOWN]
             known = asked["instructions"] in self._instructions
             why = "the same instructions, but with different inputs" if known else "no prompt with these instructions"
+            passages = "" if self._passages is None else f" ({self._passages} in this file)"
             raise LMModelError(
                 f"the recording {self.path.name!r} has no answer to this prompt: {shown!r} ... (digest "
-                f"{asked['prompt'][:12]}). The file contains {why}. Use an LM instead, such as --lm embedded. To "
-                "record the answer, run the command once with an LM (--lm NAME, the same --home), then: querywright "
-                "recording write FILE"
+                f"{asked['prompt'][:12]}). The file contains {why}. Use the settings with which the file was recorded: "
+                f"the same questions, collection, technique, reader, and max_passages={passages}. Otherwise, use an "
+                "LM, such as --lm embedded. To record the answer, run the command once with an LM (--lm NAME, the same "
+                "--home), then: querywright recording write FILE"
             )
         return text_response(
             answer.text, answer.finish_reason, self.identity, answer.input_tokens, answer.output_tokens
