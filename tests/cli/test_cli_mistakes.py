@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -92,6 +93,10 @@ def test_sizes(wrong, questions, collection, server):
         "(questions: 18)",
         "pass smaller --sizes, more questions, or a different --seed",
     )
+    study = {"name": "s", "questions": str(questions), "collection": collection, "techniques": {"hcqr": {}}}
+    Path("s.yaml").write_text(json.dumps({**study, "sizes": [9, 1, 1]}))  # JSON is YAML
+    told = wrong("study", "check", "s.yaml")
+    says(told, "must be at most", "pass smaller sizes: ..., more questions, or a different seed: ...")
 
 
 def test_a_folder_of_documents_is_no_file_of_questions(wrong, collection, server):

@@ -178,16 +178,20 @@ def _end_of(error: BaseException) -> tuple[int, str] | None:
 def _in_options(text: str, words: Sequence[str]) -> str:
     """Replace Python arguments in an error by the command's options: ``max_passages=`` by ``--max-passages``.
 
-    ``columns={"id": ...}`` becomes ``--column id=...``, and ``split="train"`` becomes ``--split train``.
+    ``columns={"id": ...}`` becomes ``--column id=...``, and ``split="train"`` becomes ``--split train``. A command for
+    studies has most arguments in the study's file, so there ``sizes=...`` becomes ``sizes: ...``.
     """
-    _, apps, _ = app.parse_commands(words)
+    command, apps, _ = app.parse_commands(words)
     known = {name for one in apps[-1].assemble_argument_collection() for name in one.names}
 
     def named(found: re.Match[str]) -> str:
         option = "--" + found[1].replace("_", "-")
         option = OPTIONS.get(option, option)
+        if option not in known:
+            key = found[0].removesuffix("=").replace("=", ": ", 1)
+            return key if command[:1] == ("study",) else found[0]
         value = f"{found['key']}=..." if found["key"] else found["value"]
-        return " ".join(filter(None, [option, value])) if option in known else found[0]
+        return " ".join(filter(None, [option, value]))
 
     return ARGUMENT.sub(named, text)
 
