@@ -112,11 +112,12 @@ def resume_command(
 
     Example: querywright study resume studies/mine
     """
-    from querywright.optimize.study.engine import spec_in
+    from querywright.optimize.study.spec import read_spec
     from querywright.studies import read_data
 
     _check_folder(folder)
-    _run(read_data(spec_in(folder), home=output.home, tell=note), folder / "study.yaml", folder, run, output)
+    file = folder / "study.yaml"
+    _run(read_data(read_spec(file), home=output.home, tell=note), file, folder, run, output)
 
 
 @study_app.command(name="status")
