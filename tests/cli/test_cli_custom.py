@@ -106,7 +106,8 @@ def test_a_study_of_code_in_a_file_is_shown_without_the_file(ok, wrong, mine, se
     [
         ("own_programs.py", "'own_programs.py' is a file; name a technique or program in it, as in own_programs.py:"),
         ("nowhere.py:Keywords", "cannot import the program 'nowhere.py:Keywords'"),
-        ("own_programs.py:Nothing", "has no attribute 'Nothing'"),
+        ("own_programs.py:Keyword", "unknown name 'Keyword' (did you mean Keywords?); available: Keywords, "),
+        ("own_programs:Nothing", "unknown name 'Nothing'; available: "),
         ("own_programs.py:index", "a program must be a dspy.Module or a function, but got ChromaRetriever"),
         ("json:loads", "but a program must accept question=; options= and history= are optional"),
         ("own_programs.py:Keywords@bm25", "only a technique accepts an engine and knobs"),
