@@ -91,7 +91,8 @@ def run_command(
 ) -> None:
     """Run a study: search on dev, evaluate once on test.
 
-    To resume a study, run the same command again. Before that, you can increase the trials or the budget in the file.
+    To resume a study, run the same command again. Before that, you can increase the budget in the file and, if test
+    has not been evaluated, the trials.
 
     Example: querywright study run study.yaml --out studies/mine --workers 4
 
