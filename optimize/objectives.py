@@ -52,6 +52,11 @@ class Objective:
     name: str
     metrics: tuple[str, ...] = ()
 
+    @classmethod
+    def of(cls, name: str) -> Objective:
+        """Return the objective with a name that was checked before."""
+        return cls(name, () if name in COSTS else MEANS.get(name, (name,)))
+
     @property
     def direction(self) -> Literal["maximize", "minimize"]:
         """Whether the objective is maximized or minimized."""
@@ -92,10 +97,8 @@ def objective_named(name: str) -> Objective:
     Raises:
         InputError: The name is unknown.
     """
-    if name in COSTS:
-        return Objective(name)
     try:
-        if name not in MEANS:
+        if name not in COSTS and name not in MEANS:
             metric_named(name)
     except InputError:
         if ":" in name:
@@ -105,7 +108,7 @@ def objective_named(name: str) -> Objective:
         raise InputError(
             f"{there} (K from 1 to 1000); a judge is not an objective: pass its name or file with --judge"
         ) from None
-    return Objective(name, MEANS.get(name, (name,)))
+    return Objective.of(name)
 
 
 def objectives_of(names: Sequence[str]) -> tuple[Objective, ...]:

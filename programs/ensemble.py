@@ -72,6 +72,13 @@ class Ensemble(RAG):
         )
 
 
+def without_reader(program: RAG) -> RAG:
+    """Return the same technique objects without their readers; return a custom subclass of ``RAG`` unchanged."""
+    if isinstance(program, Ensemble):
+        return Ensemble([without_reader(member) for member in program.members])
+    return RAG(program.technique, None, nearest=program.nearest) if type(program) is RAG else program
+
+
 def _majority(answers: Sequence[Any]) -> int:
     """Return the index of the first member that gave the most frequent answer."""
     plain = [None if answer is None else tuple(words(str(answer))) for answer in answers]

@@ -21,6 +21,7 @@ from querywright.optimize.artifacts.files import ArtifactManifest, Golden
 from querywright.optimize.contexts import asking
 from querywright.pool import bounded_map
 from querywright.programs import RAG, Ensemble
+from querywright.programs.ensemble import without_reader
 from querywright.programs.rag import Listener
 from querywright.programs.readers import AutoReader, MultipleChoiceReader
 from querywright.programs.steps import telling
@@ -88,7 +89,7 @@ class LoadedProgram:
         self.manifest = manifest
         self.id = manifest.id
         self.golden: tuple[Golden, ...] = tuple(golden)
-        self._retrieving = _without_reader(program)
+        self._retrieving = without_reader(program)
 
     def __call__(self, question: str, options: Options = None, *, history: History = None) -> dspy.Prediction:
         """Answer a question.
@@ -317,13 +318,6 @@ class _Teller:
         if self._sent:
             self._sent = ""
             self._send(Event("restart"))
-
-
-def _without_reader(program: RAG) -> RAG:
-    """Return the same technique objects without their readers."""
-    if isinstance(program, Ensemble):
-        return Ensemble([_without_reader(member) for member in program.members])
-    return RAG(program.technique, None, nearest=program.nearest)
 
 
 def _given(question: str, options: Options, history: History) -> dict[str, Any]:

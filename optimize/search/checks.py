@@ -22,6 +22,7 @@ from querywright.optimize.search.space import (
 )
 from querywright.optimize.search.spec import (
     PLAIN,
+    STORED,
     BudgetSpec,
     KnobRange,
     PromptSpec,
@@ -51,7 +52,12 @@ Spec = TypeVar("Spec", bound=SearchSpec)
 
 
 def read_search(
-    model: type[Spec], data: Mapping[str, Any], name: str, more: Callable[[Spec], Iterator[str]] = lambda _: iter(())
+    model: type[Spec],
+    data: Mapping[str, Any],
+    name: str,
+    more: Callable[[Spec], Iterator[str]] = lambda _: iter(()),
+    *,
+    stored: bool = False,
 ) -> Spec:
     """Validate plain data and return a search.
 
@@ -60,6 +66,8 @@ def read_search(
         data: The data.
         name: The name of the search in errors.
         more: Returns additional problems in a search whose parts are valid.
+        stored: Whether the search was checked before and is only shown. If true, the techniques and metrics in the
+            user's code are not needed, and conflicts between parts are not checked. Default False.
 
     Raises:
         InputError: The search has problems. Each line gives a location, a value, and a rule. Conflicts between parts
@@ -67,8 +75,8 @@ def read_search(
     """
     spec = None
     try:
-        spec = model.model_validate(dict(data))
-        problems = [*_misfits(spec), *more(spec)] or list(_of_trials(spec))
+        spec = model.model_validate(dict(data), context={STORED: stored})
+        problems = [] if stored else [*_misfits(spec), *more(spec)] or list(_of_trials(spec))
     except ValidationError as error:
         problems = _problems(error, data, model)
     if problems or spec is None:

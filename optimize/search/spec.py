@@ -14,13 +14,14 @@ from pydantic import (
     JsonValue,
     PlainSerializer,
     PlainValidator,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
 
 from querywright.errors import InputError, unknown
 from querywright.metrics.dspy_metrics import metric_named
-from querywright.optimize.objectives import Objective, objective_named, objectives_of
+from querywright.optimize.objectives import Objective, objective_named
 from querywright.optimize.optimizers import OPTIMIZERS
 from querywright.optimize.results import PLAIN as PLAIN
 from querywright.optimize.results import UNTUNED as UNTUNED
@@ -30,10 +31,21 @@ BUDGET = 5
 """Default number of passages that each program may show its reader."""
 
 
-def checked(check: Callable[[Any], Any]) -> Any:
-    """Make a pydantic validator from a function that raises an ``InputError``."""
+STORED = "stored"
+"""Key of the validation context: whether a search is only shown, so that the user's code is not needed."""
 
-    def validate(value: Any) -> Any:
+
+def checked(check: Callable[[Any], Any], *, may_be_code: bool = False) -> Any:
+    """Make a pydantic validator from a function that raises an ``InputError``.
+
+    Args:
+        check: The function.
+        may_be_code: Whether the value can name the user's code; it is then not checked in a search that is only shown.
+    """
+
+    def validate(value: Any, info: ValidationInfo) -> Any:
+        if may_be_code and (info.context or {}).get(STORED):
+            return value
         try:
             check(value)
         except InputError as error:
@@ -61,10 +73,12 @@ def once(values: Any) -> Any:
     return values
 
 
-def _searching(name: str) -> str:
+def _technique(name: str) -> None:
+    if name not in TECHNIQUES:
+        custom = "; to search a technique in your code, pass its class to querywright.study in Python"
+        raise InputError(unknown("technique", name, TECHNIQUES) + (custom if ":" in name else ""))
     if technique_class(name).SEARCHES == "0":
-        raise ValueError("retrieves no passages, so a study cannot tune this technique; remove it")
-    return name
+        raise InputError("retrieves no passages, so a study cannot tune this technique; remove it")
 
 
 def _finite(value: Any) -> Any:
@@ -135,7 +149,7 @@ class PromptSpec(StrictModel):
     arguments: dict[str, Json] = Field(default_factory=dict)
     instructions: dict[str, Annotated[str, Field(pattern=r"\S")]] = Field(default_factory=dict)
     part: Literal["technique", "reader", "all"] = "technique"
-    metric: Annotated[str, checked(metric_named)] | None = None
+    metric: Annotated[str, checked(metric_named, may_be_code=True)] | None = None
     last: bool = False
 
     @property
@@ -229,8 +243,8 @@ class BudgetSpec(StrictModel):
     dollars: float | None = Field(default=None, ge=0)
 
 
-_Technique = Annotated[str, one_of("technique", TECHNIQUES), AfterValidator(_searching)]
-_Objective = Annotated[str, checked(objective_named)]
+_TechniqueName = Annotated[str, checked(_technique, may_be_code=True)]
+_Objective = Annotated[str, checked(objective_named, may_be_code=True)]
 
 
 def _prompt_name(name: str) -> None:
@@ -275,7 +289,7 @@ class SearchSpec(StrictModel):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
     reader: Annotated[str, one_of("reader", (*READERS, "none"))] = "auto"
     objectives: Annotated[list[_Objective], Field(min_length=1), AfterValidator(once)] = ["decision_useful"]
-    techniques: dict[_Technique, TechniqueSpec] = Field(min_length=1)
+    techniques: dict[_TechniqueName, TechniqueSpec] = Field(min_length=1)
     retrievers: dict[_Name, str] = Field(default_factory=dict)
     prompts: dict[_PromptName, PromptSpec] = Field(default_factory=dict)
     fixed: dict[str, Json] = {"max_passages": BUDGET}
@@ -304,7 +318,7 @@ class SearchSpec(StrictModel):
     @property
     def aims(self) -> tuple[Objective, ...]:
         """The objectives; the first one decides."""
-        return objectives_of(self.objectives)
+        return tuple(map(Objective.of, self.objectives))
 
     @property
     def reads(self) -> bool:

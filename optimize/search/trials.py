@@ -237,8 +237,12 @@ def arm_name(arm: ArmConfig) -> str:
 
 
 def changed_knobs(arm: ArmConfig) -> str:
-    """Return an arm's knobs that differ from their defaults; ``-`` if all have their defaults."""
-    defaults = {knob.name: knob.default for knob in TECHNIQUES[arm.technique].KNOBS}
+    """Return an arm's knobs that differ from their defaults; ``-`` if all have their defaults.
+
+    If the technique's class is not registered in this process, its defaults are unknown, and all knobs are returned.
+    """
+    technique = TECHNIQUES.get(arm.technique)
+    defaults = {} if technique is None else {knob.name: knob.default for knob in technique.KNOBS}
     return " ".join(f"{name}={value}" for name, value in arm.knobs.items() if defaults.get(name) != value) or "-"
 
 

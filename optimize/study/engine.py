@@ -196,12 +196,12 @@ def snapshot(folder: Path, storage: str | None = None) -> Snapshot:
 
 
 def spec_in(folder: Path) -> StudySpec:
-    """Return the study in a folder; raise an ``InputError`` if there is none."""
+    """Return the study in a folder, even if its code cannot be imported; raise an ``InputError`` if there is none."""
     if not (folder / SPEC_FILE).is_file():
         raise InputError(
             f"the folder {str(folder)!r} does not contain a study; pass a folder that `querywright study run` created"
         )
-    return read_spec(folder / SPEC_FILE)
+    return read_spec(folder / SPEC_FILE, stored=True)
 
 
 def storage_of(spec: StudySpec, storage: str | None) -> str:
@@ -441,7 +441,7 @@ def _settle_spec(store: StudyStorage, spec: StudySpec) -> None:
         if known is None:
             store.set_attribute(BUDGET, secrets.token_hex(16))
         else:
-            before = read_spec(known)
+            before = read_spec(known, stored=True)
             _same_study(before, spec, "the storage")
             if before.trials != spec.trials and store.attribute(TEST) is not None:
                 raise InputError(

@@ -148,7 +148,7 @@ _FREE = frozenset(
 """Keys that do not affect a trial's result; ``trials`` is checked separately."""
 
 
-def read_spec(source: Path | str | Mapping[str, Any]) -> StudySpec:
+def read_spec(source: Path | str | Mapping[str, Any], *, stored: bool = False) -> StudySpec:
     """Read and validate a study from its file.
 
     The file is YAML with plain data. ``yes``, ``no``, ``on``, and ``off`` are strings, as in YAML 1.2. Duplicate keys
@@ -156,12 +156,13 @@ def read_spec(source: Path | str | Mapping[str, Any]) -> StudySpec:
 
     Args:
         source: The path of the file, or the same data as a mapping.
+        stored: Whether the study was checked before and is only shown, as in ``read_search``. Default False.
 
     Raises:
         InputError: The file has problems; the message has one line per problem, as in ``read_search``.
     """
     name, data = ("the study", source) if isinstance(source, Mapping) else _loaded(Path(source))
-    return read_search(StudySpec, data, name, _of_writers)
+    return read_search(StudySpec, data, name, _of_writers, stored=stored)
 
 
 def spec_text(spec: StudySpec) -> str:

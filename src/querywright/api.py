@@ -127,7 +127,8 @@ def compare(
         labels: Passage labels, which become evidence: a file, or a table such as ``label(...).to_pandas()``.
         reading: Arguments for ``read_questions``: ``columns``, ``limit``, and ``split``.
         reader: The reader for arms that do not have their own: ``auto``, ``multiple_choice``, ``short_answer``,
-            ``reasoning``, ``grounded``, ``long_answer``, or None. Default ``auto``.
+            ``reasoning``, ``grounded``, ``long_answer``, or None (no reader runs, even if an artifact or a program has
+            its own). Default ``auto``.
         max_passages: Maximum number of passages that named techniques show to the reader, 1 to 50. Default 5. If an arm
             has a different number (``hcqr:max_passages=15``), the results say so.
         knobs: Values by knob name, for every named technique that has the knob.

@@ -75,6 +75,11 @@ class ArmDefaults:
         budget = {} if self.max_passages is None else {MAX_PASSAGES.name: self.max_passages}
         return {**budget, **self.knobs}
 
+    @property
+    def reads(self) -> bool:
+        """Whether readers may run."""
+        return self.reader not in (None, "none")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:

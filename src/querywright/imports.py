@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import importlib
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from querywright.errors import InputError
+from querywright.errors import InputError, unknown
+
+MOST_NAMES = 20
+"""Maximum number of a module's names in a message."""
 
 
 def imported(name: str, what: str) -> Any:
@@ -31,7 +36,6 @@ def imported(name: str, what: str) -> Any:
         found = importlib.import_module(module if file is None else file.stem)
         if file is not None and not file.samefile(found.__file__ or ""):
             raise ImportError(f"another module has the name {file.stem!r}; rename the file")
-        return functools.reduce(getattr, function.split("."), found)
     except Exception as error:
         raise InputError(
             f"cannot import the {what} {name!r}: {type(error).__name__}: {error}; use MODULE:FUNCTION or "
@@ -39,3 +43,18 @@ def imported(name: str, what: str) -> Any:
         ) from error
     finally:
         sys.path[:] = path
+    try:
+        return functools.reduce(getattr, function.split("."), found)
+    except AttributeError:
+        there = unknown("name", function, _names_in(found, function))
+        raise InputError(f"cannot import the {what} {name!r}: {there}") from None
+
+
+def _names_in(module: ModuleType, asked: str) -> list[str]:
+    """Return the public classes, functions, and callable objects that a module defines, most similar name first."""
+    own = [
+        name
+        for name, one in vars(module).items()
+        if not name.startswith("_") and callable(one) and getattr(one, "__module__", module.__name__) == module.__name__
+    ]
+    return difflib.get_close_matches(asked, own, MOST_NAMES, cutoff=0.0) if own else []

@@ -32,6 +32,7 @@ from querywright.optimize.judging import freeze_guidelines, judged_metrics
 from querywright.optimize.results import PLAIN
 from querywright.optimize.tables import pool_notes
 from querywright.programs import RAG, READERS, make_program, make_reader
+from querywright.programs.ensemble import without_reader
 from querywright.programs.readers import reader_for
 from querywright.retrieval import rerank
 from querywright.retrieval.checks import tell_searched
@@ -256,7 +257,7 @@ class Experiment:
         lines += [] if asked else ["no arm calls an LM for these metrics"]
         lines += [f"{', '.join(names)}: writer LM {name}, reader LM {lm}" for name, names in self.writers.items()]
         lines += [*self.notes, *pool_notes(arms, found.questions)]
-        if references and not any(metric in one.metrics for one in arms for metric in RIGHT):
+        if references and self.defaults.reads and not any(metric in one.metrics for one in arms for metric in RIGHT):
             lines.append(f"no diagnosis: add the metric {' or '.join(RIGHT)}")
         lines += [
             f"{name} was not scored, because the metric needs {lacking}" for name, lacking in self.lacking.items()
@@ -309,12 +310,14 @@ def open_experiment(
     check_engine(defaults.engine)
     check_reader(defaults.reader)
     metrics, judged = ({}, {}) if scoring is None else _metrics(scoring)
-    silent = defaults.reader == "auto" and _reads_nothing(metrics)
+    silent = not defaults.reads or (defaults.reader == "auto" and _reads_nothing(metrics))
     reader = None if silent else defaults.reader
     named = named_arms(arms, defaults, earlier=earlier)
+    if silent:
+        named = {name: replace(arm, reader=None) for name, arm in named.items()}
     is_default = not named
     if is_default:
-        techniques = [one for one in DEFAULT_TECHNIQUES if reader not in (None, "none") or one != "closed_book"]
+        techniques = [one for one in DEFAULT_TECHNIQUES if reader is not None or one != "closed_book"]
         named = named_arms(techniques, defaults)
     check_defaults(named, defaults)
     needing = [] if is_default else [name for name, arm in named.items() if arm.needs_options]
@@ -326,7 +329,7 @@ def open_experiment(
     else:
         left_out = []
     shared = reader_for(asked, reader)
-    own = [None if silent else arm.reader for arm in named.values()]
+    own = [arm.reader for arm in named.values()]
     readers = list(dict.fromkeys(one for one in ([shared] if None in own else []) + own if one is not None))
     metrics, lacking = ({}, {}) if scoring is None else _scorable(metrics, judged, asked, readers)
     judge_lm = None if scoring is None else scoring.judge_lm
@@ -357,8 +360,7 @@ def open_experiment(
     experiment.reranker = open_reranker(defaults.reranker)
     for name, arm in named.items():
         program = experiment.open(name, arm)
-        without_reader = silent and type(program) is RAG
-        experiment.programs[name] = RAG(program.technique, None) if without_reader else program
+        experiment.programs[name] = without_reader(program) if silent else program
     notes += _shallow(metrics, experiment.programs)
     searched = experiment.retriever
     former = former_passages(searched)

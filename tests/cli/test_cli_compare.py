@@ -156,9 +156,20 @@ def test_the_artifact_that_was_named_is_the_baseline(compared, artifact):
     }  # fmt: skip
 
 
+def test_without_a_reader_an_artifact_does_not_read_either(compared, artifact, server):
+    assert json.loads((artifact / "manifest.json").read_text())["reader"] == "multiple_choice"
+    done = compared("plain", artifact, "--reader", "none", "--limit", "6", "--json")
+    assert [one["arm"] for one in done.data["arms"]] == ["plain", artifact.name], done.err
+    assert all("accuracy" not in one["metrics"] for one in done.data["arms"])
+    calls = len(server.requests)
+    compared("plain", artifact, "--limit", "6", "--json", out="read")
+    assert len(server.requests) > calls
+
+
 def test_without_a_reader_or_a_metric_of_what_is_right_there_is_no_diagnosis(compared, server):
     done = compared("plain@bm25", "--reader", "none", "--metric", "recall@5", "--limit", "6", "--json")
     assert (done.data["references"], done.data["diagnosis"], server.requests) == ([], None, [])
+    assert not any("no diagnosis" in note for note in done.data["notes"])
     done = compared("plain", "--metric", "decision_useful", "--limit", "2", "--json", out="other")
     assert done.data["diagnosis"] is None, done.err
     assert any("no diagnosis: add the metric accuracy or exact_match" in note for note in done.data["notes"])

@@ -78,12 +78,36 @@ def test_an_artifact_of_a_technique_in_a_file_is_opened_by_who_names_the_file(ok
     assert [one["arm"] for one in done.data["arms"]] == [place, "own"]
 
 
+@pytest.mark.filterwarnings("ignore:.*too few to show", "ignore:the baseline has .* 100 on dev")
+def test_a_study_of_code_in_a_file_is_shown_without_the_file(ok, wrong, mine, server, questions, collection, tmp_path):
+    with Path("own_programs.py").open("a") as file:
+        file.write("\n\ndef found(example, prediction, trace=None):\n    return float(bool(prediction.passages))\n")
+    qw.study(
+        ["own_programs.py:CatalogHyDE"], Path(questions), retriever=collection, reader=None, trials=2,
+        lm=qw.resolve_lm("openai/scripted", api_base=server.address, api_key="sk-x"), out="mine",
+        objectives=["own_programs.py:found", "recall@5"], sizes=(3, 6, 4),
+    )  # fmt: skip
+    TECHNIQUES.pop("catalog_hyde")
+    Path("own_programs.py").unlink()
+    status = ok("study", "status", "mine")
+    assert "own_programs.py:found" in status.out
+    assert "n_documents=" in status.out
+    assert ok("study", "status", "mine", "--json").data["trials"]["complete"] == 2
+    ok("study", "report", "mine", "--out", "mine.html")
+    assert "catalog_hyde@dense" in Path("mine.html").read_text()
+    ok("study", "export", "mine", "--out", "mine.csv")
+    said = wrong("study", "resume", "mine")
+    assert "objectives.0: cannot import the metric 'own_programs.py:found'" in said
+    assert "techniques.catalog_hyde: unknown technique 'catalog_hyde'" in said
+
+
 @pytest.mark.parametrize(
     ("arm", "said"),
     [
         ("own_programs.py", "'own_programs.py' is a file; name a technique or program in it, as in own_programs.py:"),
         ("nowhere.py:Keywords", "cannot import the program 'nowhere.py:Keywords'"),
-        ("own_programs.py:Nothing", "has no attribute 'Nothing'"),
+        ("own_programs.py:Keyword", "unknown name 'Keyword' (did you mean Keywords?); available: Keywords, "),
+        ("own_programs:Nothing", "unknown name 'Nothing'; available: "),
         ("own_programs.py:index", "a program must be a dspy.Module or a function, but got ChromaRetriever"),
         ("json:loads", "but a program must accept question=; options= and history= are optional"),
         ("own_programs.py:Keywords@bm25", "only a technique accepts an engine and knobs"),

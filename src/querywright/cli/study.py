@@ -91,7 +91,8 @@ def run_command(
 ) -> None:
     """Run a study: search on dev, evaluate once on test.
 
-    To resume a study, run the same command again. Before that, you can increase the trials or the budget in the file.
+    To resume a study, run the same command again. Before that, you can increase the budget in the file and, if test
+    has not been evaluated, the trials.
 
     Example: querywright study run study.yaml --out studies/mine --workers 4
 
@@ -112,11 +113,12 @@ def resume_command(
 
     Example: querywright study resume studies/mine
     """
-    from querywright.optimize.study.engine import spec_in
+    from querywright.optimize.study.spec import read_spec
     from querywright.studies import check_study
 
     _check_folder(folder)
-    _run(check_study(spec_in(folder), output.home, tell=note), folder / "study.yaml", folder, run, output)
+    file = folder / "study.yaml"
+    _run(check_study(read_spec(file), output.home, tell=note), file, folder, run, output)
 
 
 @study_app.command(name="status")

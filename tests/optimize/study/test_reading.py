@@ -76,6 +76,7 @@ def test_all_that_is_wrong_with_the_parts_is_said_at_once():
             "colection": "c",
             "techniques": {
                 "rag_fuson": {},
+                "mine.py:Own": {},
                 "hcqr": {"search": "some", "knobs": {"n_queries": {"low": "a", "hihg": 3}}},
             },
             "objectives": ["acuracy"],
@@ -89,6 +90,7 @@ def test_all_that_is_wrong_with_the_parts_is_said_at_once():
         "collection: is missing",
         "colection: unknown key 'colection' (did you mean collection?)",
         "techniques.rag_fuson: unknown technique 'rag_fuson' (did you mean rag_fusion?)",
+        "rerank, filter; to search a technique in your code, pass its class to querywright.study in Python",
         "techniques.hcqr.search: input should be 'all' or 'named', but got \"some\"; 'all' searches every searchable",
         'techniques.hcqr.knobs.n_queries.low: input should be a valid number, but got "a"',
         "techniques.hcqr.knobs.n_queries.high: is missing",
@@ -98,7 +100,7 @@ def test_all_that_is_wrong_with_the_parts_is_said_at_once():
         'trials: input should be a valid integer, but got "5"',
     ):
         assert part in said
-    assert "the study has 12 problems" in said
+    assert "the study has 13 problems" in said
 
 
 def test_all_that_does_not_fit_together_is_said_at_once():
