@@ -170,7 +170,7 @@ def paired_exact_test(a: Sequence[float], b: Sequence[float], *, seed: int = 0) 
     Raises:
         ValueError: The lists differ in length, or a value is infinite.
 
-    Source: QB-RAG, arXiv:2407.18044, uses only one-sided tests; the two-sided value is added so that losses show, too.
+    Source: QB-RAG, arXiv:2407.18044, uses only one-sided tests; we add the two-sided p-value to show losses.
     """
     if len(a) != len(b):
         raise ValueError(f"a and b must score the same questions, but have {len(a)} and {len(b)} values")

@@ -334,8 +334,8 @@ def compile_judge(
     arms = {AS_IT_IS: judge, **_with_demonstrations(judge, train, seed)}
     if len(arms) == 1:
         raise DataError(
-            f"demonstrations require a case of at most {DEMO_CHARS} characters for every label, but the {len(train)} "
-            "cases for demonstrations do not include one; add cases, or use shorter passages"
+            f"each label needs a demonstration, a case of at most {DEMO_CHARS} characters, but at least one label has "
+            f"none among the {len(train)} cases for demonstrations; add cases, or use shorter passages"
         )
 
     given: dict[str, Any] = {"lm": lm, "threads": threads, "max_failures": max_failures, "progress": progress}

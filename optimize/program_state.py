@@ -116,9 +116,9 @@ def technique_of(name: str) -> type[Technique]:
     """
     if name not in TECHNIQUES:
         raise ArtifactError(
-            f"program.json: unknown technique {name!r}. An artifact does not import code, so name the code of a custom "
-            "technique: --technique FILE.py:NAME, in a comparison the arm FILE.py:NAME before the artifact, or in "
-            f"Python register_technique(technique_from(NAME, {name!r})) of querywright.programs"
+            f"program.json: unknown technique {name!r}. An artifact does not import code, so load the custom technique "
+            "first: pass --technique FILE.py:NAME; in a comparison, list the arm FILE.py:NAME before the artifact; in "
+            f"Python, call register_technique(technique_from(NAME, {name!r})) from querywright.programs"
         )
     return TECHNIQUES[name]
 

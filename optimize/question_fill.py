@@ -133,7 +133,7 @@ def fill(
     if not 0 < cut <= 1:
         raise InputError(f"cut must be above 0 and at most 1, but got {cut}")
     if most < 1:
-        raise InputError(f"most must be 1 or more, but got {most}")
+        raise InputError(f"most= must be 1 or more, but got {most}")
     judge = AnswerabilityJudge()
     folder = questions_folder(collection, home)
     passages = ChromaRetriever(collection, embedder=embedder, home=home)

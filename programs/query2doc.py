@@ -48,7 +48,7 @@ class Query2Doc(Technique):
     KNOBS = (
         MAX_PASSAGES,
         demos_knob(4),
-        Knob("repeats", 0, "number of copies of the question before the passage; 0: 5 for BM25, otherwise 1",
+        Knob("repeats", 0, "number of copies of the question before the passage; 0 means 5 for BM25 and 1 otherwise",
              low=0, high=10),
     )  # fmt: skip
 

@@ -59,7 +59,7 @@ class RewriteRetrieveRead(Technique):
         Knob(
             "may_skip",
             True,
-            "whether the rewriter may skip the search by writing no query; if false, the question is searched instead",
+            "whether the rewriter may skip the search by writing no query; if false, the question is used as the query",
         ),
         Knob("rewriter_sees_options", True, "whether the rewriter sees the options"),
     )

@@ -87,7 +87,7 @@ def save_compiled(
         path: Folder of the artifact.
         compiled: The compilation.
         splits: The questions of the compilation.
-        lm: The LM of the compilation.
+        lm: The LM that the program was compiled with.
         threads: Number of questions to run at a time for the golden answers.
         given: The compilation's inputs, from ``given_to``. Default: they are not saved.
     """

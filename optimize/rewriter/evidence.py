@@ -1,7 +1,7 @@
 """Make rewrites from questions' labeled evidence, without an LM.
 
-Passage titles are the collection's names for things. Titles that occur in a question are the names to look up, and the
-evidence distinguishes them from the question's other words. If the technique sees the options, they say in the
+Passage titles are the collection's names for things. Titles that occur in a question are the names to look up; the
+evidence shows which of the question's words these are. If the technique sees the options, they say in the
 collection's words what the question is about. Questions that ask the same thing about different subjects, such as *What
 is the outlook for X?*, have evidence with similar wording. A sentence that answers one of them, with a different name
 inserted, is a hypothetical document (Gao et al. 2022, arXiv:2212.10496) that no LM had to write. The model learns to do
@@ -124,7 +124,7 @@ class _Evidence:
         return f"{self.question.question} {sentence.replace(_GAP, self.names[0])}"
 
     def sentences(self) -> list[str]:
-        """Return sentences of at most 16 words with gaps for the name, from the first two sentences of each passage."""
+        """Return the first two sentences of each passage, cut to 16 words, with the passage's name left blank."""
         found = []
         for passage in sorted(self.passages, key=lambda passage: passage.id):
             opening = passage.text[:_OPENING].replace(_GAP, "").strip()

@@ -99,7 +99,7 @@ class StudySpec(SearchSpec):
             with ``--storage`` instead. Default ``journal``.
         max_unreadable: Share of the LM's answers in a trial that may be unreadable, at least 0 and less than 1. Default
             0.3.
-        timeout: Timeout for a call to a remote LM, including its complete answer, in seconds. Default 60.
+        timeout: Maximum time in seconds for a call to a remote LM to return its full answer. Default 60.
         max_tokens: Maximum number of tokens in a remote LM's answer, including its reasoning. Default 1000, or 16000
             for OpenAI's reasoning models.
         structured: Whether requests to a remote LM contain a JSON schema: ``on``, ``off``, or ``auto`` (if the server

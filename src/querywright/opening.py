@@ -69,7 +69,8 @@ class Scoring:
             Default: the programs' LM.
         guidelines: A file with the points that the coverage judge looks for in answers. If the file has no points for a
             question, the judge's LM writes them first.
-        threads: Number of judgments that a judge makes in parallel, at least 8. Default: up to the LM's limit.
+        threads: Number of judgments that a judge makes in parallel; values below 8 count as 8. Default: up to the
+            LM's limit.
     """
 
     metrics: Metrics = ()

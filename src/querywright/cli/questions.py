@@ -215,7 +215,7 @@ def out_of_distribution_command(
     """Write one new question per passage.
 
     The passage's stored questions must not already include the new question. A question is kept if the judge finds the
-    whole answer in its passage. Use different LMs than for writing and judging the index.
+    whole answer in its passage. Use LMs other than those that wrote and judged the index.
 
     Example: querywright testset out-of-distribution textbooks --out new.jsonl
 

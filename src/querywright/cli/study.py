@@ -113,12 +113,11 @@ def resume_command(
 
     Example: querywright study resume studies/mine
     """
-    from querywright.optimize.study.spec import read_spec
     from querywright.studies import check_study
 
     _check_folder(folder)
     file = folder / "study.yaml"
-    _run(check_study(read_spec(file), output.home, tell=note), file, folder, run, output)
+    _run(check_study(file, output.home, tell=note), file, folder, run, output)
 
 
 @study_app.command(name="status")

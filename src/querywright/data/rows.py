@@ -111,7 +111,7 @@ class Table:
 
 
 class Record:
-    """A row whose cells are checked when they are read. Errors are added to its table."""
+    """A row whose cells are checked when they are read. Errors are recorded in the row's table."""
 
     def __init__(self, row: Row, table: Table) -> None:
         self.place, self.values, self.table = row.place, row.values, table

@@ -30,7 +30,8 @@ _MAX_TOKENS = 1000
 _MAX_TOKENS_REASONING = 16_000  # the minimum that DSPy requires for a reasoning model
 _OWN_TIMEOUT = 600.0  # seconds; the default in DSPy's clients
 _LARGER_MODEL = EmbeddedSettings(max_chars=400, max_items=5)
-"""Settings for a GGUF file that the user provides. The default limits are lower because the smallest model rambles."""
+"""Settings for a GGUF file that the user provides. The limits for the embedded models are lower because the
+smallest one rambles."""
 
 
 def resolve_lm(

@@ -25,7 +25,7 @@ _LENGTHS = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max
 _FIELDS = {"max_completion_tokens": "max_tokens", "top_logprobs": "logprobs", "reasoning_effort": "reasoning"}
 """Parameters that have a different name in a request's configuration."""
 _PATTERNS = {"response_format": "response[_ ]format|json[_ ]schema|structured[_ ]outputs?"}
-"""Regular expressions for parameters that errors describe in words."""
+"""Regular expressions that find a parameter in an error that describes it instead of naming it."""
 _STREAM = ("stream", "stream_options")
 """Parameters that request streaming. Without them, the answer arrives all at once."""
 _OPTIONAL = {
