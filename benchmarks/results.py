@@ -340,6 +340,8 @@ TUNINGS = (
         "rrr", "mipro",
         {"num_candidates": 6, "num_trials": 10, "max_bootstrapped_demos": 2, "max_labeled_demos": 0}, "MIPROv2",
     ),
+    Tuning("rag_fusion", "bootstrap_few_shot", {"max_bootstrapped_demos": 3}, "BootstrapFewShot"),
+    Tuning("hcqr", "bootstrap_few_shot", {"max_bootstrapped_demos": 3}, "BootstrapFewShot"),
 )  # fmt: skip
 """All runs of a prompt optimizer that were recorded with the large LM on the handbook, the best first."""
 
