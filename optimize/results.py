@@ -150,6 +150,7 @@ class CompileResult(Results):
             ``standing``.
         copied: Training texts that were copied into prompts, by the name of the prompts.
         slices: Results on test by slice, if columns were named.
+        hints: Warnings about the questions, such as labels that moved.
     """
 
     program: RAG
@@ -172,11 +173,12 @@ class CompileResult(Results):
     judges: tuple[Mapping[str, str], ...] = ()
     copied: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     slices: tuple[SliceResult, ...] = ()
+    hints: tuple[str, ...] = ()
 
     @property
     def compared(self) -> Comparison:
         """The results on test as a comparison with the baseline; closed book and oracle evidence are the references."""
-        return replace(as_comparison(self.test, self.comparisons), slices=self.slices)
+        return replace(as_comparison(self.test, self.comparisons), slices=self.slices, hints=self.hints)
 
     def by_slice(self, columns: Sequence[str], questions: Sequence[Question]) -> CompileResult:
         """Return this result with results by slice of the test questions; see ``slice_results`` for ``columns``."""
@@ -226,6 +228,7 @@ class CompileResult(Results):
             "test": [evaluation.to_json() for evaluation in self.test],
             "comparisons": [one.to_json() for one in self.comparisons],
             **({"slices": [one.to_json() for one in self.slices]} if self.slices else {}),
+            **({"notes": list(self.hints)} if self.hints else {}),
             "cost": {stage: cost.to_json() for stage, cost in self.costs.items()},
         }
 

@@ -455,7 +455,7 @@ def compile(
             knobs=values, settings=settings, reader_check=reader_check, reranker=ranker,
             writer_lm=writer, judges=judges, judge_lm=asks, progress=update, tell=tell,
         ).by_slice(slices, splits.test)  # fmt: skip
-    made = {one.name: getattr(found, one.name) for one in fields(found)}
+    made = {one.name: getattr(found, one.name) for one in fields(found)} | {"hints": tuple(experiment.hints)}
     return Compilation(**made, splits=splits, workspace=place, writer_lm=writer, given=given)
 
 

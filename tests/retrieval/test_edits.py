@@ -224,18 +224,20 @@ def test_a_comparison_follows_labels_whether_the_retriever_is_a_name_or_an_objec
 
 
 @pytest.mark.parametrize("opened", [OPENED["name"], OPENED["hybrid"]], ids=["name", "hybrid"])
-def test_a_study_follows_labels_and_its_report_says_so(edited, opened, tmp_path):
+def test_a_study_and_a_compilation_follow_labels_and_their_reports_say_so(edited, opened, tmp_path):
     asked, home, soil, sink = edited
-    told: list[str] = []
-    found = qw.study(
-        ["plain"], {"train": asked[:1], "dev": [{**asked[0], "id": "d"}], "test": [{**asked[1], "id": "t"}]},
-        retriever=opened(home), reader=None, objectives="recall@5", trials=1, home=home, tell=told.append,
-    )  # fmt: skip
-    assert found.trials["value.recall@5"].tolist() == [1.0]
-    matched, lost, *_ = found.compared.all_notes
-    assert f"labeled passages that moved or changed: 1 ({soil!r} is now " in matched
-    assert f"the labeled passage {sink!r} no longer exists" in lost
-    assert told[:2] == [matched, lost]
-    page = html.unescape(found.report(tmp_path / "report.html").read_text())
-    assert matched in page
-    assert lost in page
+    splits = {"train": asked[1:], "dev": [{**asked[0], "id": "d"}], "test": [{**asked[0], "id": "t"}]}
+    for run, techniques in ((qw.study, ["plain"]), (qw.compile, "plain")):
+        told: list[str] = []
+        found = run(
+            techniques, splits, retriever=opened(home), reader=None, trials=1, home=home, tell=told.append,
+            **{"objectives" if run is qw.study else "objective": "recall@5"},
+        )  # fmt: skip
+        matched, lost, *_ = found.compared.all_notes
+        assert f"labeled passages that moved or changed: 1 ({soil!r} is now " in matched
+        assert f"the labeled passage {sink!r} no longer exists" in lost
+        assert told[:2] == [matched, lost]
+        page = html.unescape(found.report(tmp_path / "report.html").read_text())
+        assert matched in page
+        assert lost in page
+        assert found.compared.arms[0].mean("recall@5").value == 1.0
