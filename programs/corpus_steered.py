@@ -1,9 +1,9 @@
 """Corpus-steered expansion: search first, then write an answer in the collection's own words, and search again.
 
 Based on ThinkQE (Lei et al. 2025, arXiv 2506.09260). The technique first searches with the question. The LM then reads
-the top passages, which may be wrong, and writes an expansion, and the technique searches with the question together with
-the expansion. Each later round shows the LM only passages that it has not read in an earlier round. The expansions are
-hidden from the reader.
+the top passages, which may be wrong, and writes an expansion, and the technique searches with the question together
+with the expansion. Each later round shows the LM only passages that it has not read in an earlier round. The
+expansions are hidden from the reader.
 
 Where we differ: there is one round by default instead of three; the prompt suits an LM that does not think at length;
 and on BM25 the question is repeated five times before the expansions, as in Query2Doc, instead of a number of times
@@ -40,7 +40,7 @@ class PassagesToExpansion(dspy.Signature):
 
 
 class CorpusSteeredExpansion(Technique):
-    """Searches for the question, then in each round for the question and all expansions; only the last search counts.
+    """Searches with the question, then in each round with the question and all expansions; the last search counts.
 
     If an expansion cannot be read, the rounds end (fallback ``expansion:2`` in the second round).
     """

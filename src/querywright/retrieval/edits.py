@@ -53,7 +53,7 @@ def remember_former(folder: Path, before: Mapping[str, Passage], now: Mapping[st
 
 
 def former_passages(collection: object, home: Path | None = None) -> dict[str, Passage]:
-    """Return a collection's former passages by id; empty if there are none or no collection name is given."""
+    """Return a collection's former passages, keyed by id; empty if there are none or no collection name is given."""
     if not isinstance(collection, str) or is_address(collection):
         return {}
     return _read(collection_folder(collection, home))

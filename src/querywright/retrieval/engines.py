@@ -88,7 +88,7 @@ def open_retriever(
 
 
 def passages_in(name: str, home: Path | None = None) -> Mapping[str, Passage]:
-    """Return a collection's passages by id; ``name`` may be the address of a Chroma collection."""
+    """Return a collection's passages, keyed by id; ``name`` may be the address of a Chroma collection."""
     if is_address(name):
         return {one.id: one for one in passages_of(open_collection(name))}
     return published_passages(collection_folder(name, home), home)[1]
