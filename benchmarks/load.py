@@ -10,7 +10,7 @@ vectors are cached, and the medians are compared. The technique is plain retriev
 exactly the same single request. The output also has the ratio of CPU time, which depends less on how busy the machine
 is.
 
-The LM ``loopback`` is a server on this machine without latency (benchmarks/loopback.py). With the engine ``bm25``,
+The ``loopback`` LM is a server on this machine without latency (benchmarks/loopback.py). With the ``bm25`` engine,
 there is no embedder. Aim: at most 1.3 with the embedded models. Run it on an otherwise idle machine.
 """
 

@@ -93,8 +93,8 @@ NAMES = {
     "filter:pool=10": "filter, pool of 10",
     "step_back": "Step-Back",
     "query2doc": "Query2Doc",
-    "query2doc@bm25": "Query2Doc, `@bm25`",
-    "query2doc@hybrid": "Query2Doc, `@hybrid`",
+    "query2doc@bm25": "Query2Doc, `query2doc@bm25`",
+    "query2doc@hybrid": "Query2Doc, `query2doc@hybrid`",
     "hyde:n_documents=1": "HyDE, 1 document",
     "hyde:n_documents=2": "HyDE, 2 documents",
     "hyde:n_documents=4": "HyDE, 4 documents",
@@ -103,17 +103,17 @@ NAMES = {
     "qa_rag:track=answer": "the answer of QA-RAG alone",
     "multi_query": "Multi-Query",
     "rag_fusion": "RAG-Fusion",
-    "rag_fusion@hybrid": "RAG-Fusion, `@hybrid`",
+    "rag_fusion@hybrid": "RAG-Fusion, `rag_fusion@hybrid`",
     "decomposition": "decomposition",
     "ircot": "IRCoT",
     "rrr": "Rewrite-Retrieve-Read",
-    "rrr@hybrid": "Rewrite-Retrieve-Read, `@hybrid`",
+    "rrr@hybrid": "Rewrite-Retrieve-Read, `rrr@hybrid`",
     "hcqr": "HCQR",
-    "hcqr@hybrid": "HCQR, `@hybrid`",
+    "hcqr@hybrid": "HCQR, `hcqr@hybrid`",
     "hcqr@hybrid:form=published": "HCQR, published form, `hcqr@hybrid:form=published`",
     "query2doc@hybrid:demos=4": "Query2Doc, 4 demonstrations, `query2doc@hybrid:demos=4`",
     "rrr@hybrid:demos=3": "Rewrite-Retrieve-Read, 3 demonstrations, `rrr@hybrid:demos=3`",
-    "step_back@hybrid": "Step-Back, `@hybrid`",
+    "step_back@hybrid": "Step-Back, `step_back@hybrid`",
     "step_back@hybrid:demos=1": "Step-Back, 1 demonstration, `step_back@hybrid:demos=1`",
     "ircot@hybrid": "IRCoT, `ircot@hybrid`",
     "ircot@hybrid:min_steps=3,fill=true": "IRCoT, 3 steps or more, filled, `ircot@hybrid:min_steps=3,fill=true`",
@@ -368,7 +368,7 @@ class TuningTable(Table):
                 else f"{tested.wins} : {tested.losses}, {p_value(tested.p_two_sided, ALPHA)}"
             )
             scores = [_score((before or after).mean(metric), self.digits), _score(after.mean(metric), self.digits)]
-            rows.append([f"{NAMES[one.technique]}, `@hybrid`", one.title, *scores, won])
+            rows.append([f"{NAMES[one.technique]}, `{one.technique}@hybrid`", one.title, *scores, won])
         head = ["technique", "optimizer", f"{title}, untuned", f"{title}, tuned", "won : lost"]
         return [_line(head), _line(["---"] * len(head)), *map(_line, rows)]
 

@@ -17,7 +17,7 @@ Graph = Mapping[str, set[str]]
 
 
 def modules_of(root: Path) -> dict[str, Path]:
-    """Return every module in the package by name, including the modules in folders at the root of the checkout."""
+    """Return all modules in the package, keyed by name, including those in folders at the root of the checkout."""
     found = {}
     for base, prefix in ((root / "src", ""), (root, "querywright.")):
         folders = [base / "querywright"] if not prefix else [root / room for room in ROOMS]

@@ -118,7 +118,7 @@ class Judge(dspy.Module):
         return found | ({"TRUE": "yes", "FALSE": "no"} if set(cls.SCALE) == {"yes", "no"} else {})
 
     def forward(self, **parts: Any) -> dspy.Prediction:
-        """Return a prediction with the judgment in the field ``label``.
+        """Return a prediction with the judgment in the ``label`` field.
 
         Args:
             parts: The parts of a case that ``inputs`` names, as returned by ``shown``.
@@ -334,7 +334,7 @@ def _question(example: Any) -> Question:
 
 
 def _known(judge: Judge, question: Question, by: Sequence[str]) -> dict[str, Judgement]:
-    """Return the evidence labels on this judge's scale by passage id, with the first assessor in ``by``."""
+    """Return the evidence labels on this judge's scale, keyed by passage id, with the first assessor in ``by``."""
     known = {}
     labels = passage_labels(
         question.evidence, question.evidence, jointly=question.jointly, alternatives=question.alternatives
@@ -357,7 +357,7 @@ def _raise(_: int, result: Any) -> None:
 
 
 def _parts(case: Case) -> dict[str, Any]:
-    """Return the parts of a case by name, without DSPy's field markers.
+    """Return the parts of a case, keyed by name, without DSPy's field markers.
 
     An LM could repeat these markers, and a parser could then mistake them for the LM's answer.
     """

@@ -39,7 +39,7 @@ def passage_labels(
 
     Args:
         ids: Passage ids.
-        evidence: Label by passage id.
+        evidence: Labels, keyed by passage id.
         jointly: Whether the question needs all of its helpful passages. If there are two or more, each one alone is
             only USEFUL. Default False.
         pooled: Whether a passage that the evidence does not name is unjudged. Default False: it is NOT_USEFUL.
@@ -59,7 +59,7 @@ def helpful_ids(evidence: Mapping[str, Label | str]) -> list[str]:
     """Return the ids of the helpful passages: those labeled ENTAILED or USEFUL, in the order of the evidence.
 
     Args:
-        evidence: Label by passage id.
+        evidence: Labels, keyed by passage id.
 
     Raises:
         DataError: A label is not ENTAILED, USEFUL, or NOT_USEFUL.
@@ -97,7 +97,7 @@ def usefulness(
 
     Args:
         ids: Ids of the passages found; a repeated id counts once.
-        evidence: Label by passage id. If it is empty, nothing is labeled, and the question cannot be scored.
+        evidence: Labels, keyed by passage id. If it is empty, nothing is labeled, and the question cannot be scored.
         jointly: Whether the question needs all of its helpful passages. If so, it is ENTAILED if all of them were
             found, and USEFUL if only some were. Default False.
         pooled: Whether a passage that the evidence does not name is unjudged. Default False: it is NOT_USEFUL.

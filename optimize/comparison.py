@@ -77,7 +77,7 @@ class Comparison(Results):
         second: Name of the second baseline, which searches with the question and its options without an LM; empty if
             there is none.
         options: By program name, whether its search uses the options; empty if no question has options.
-        slices: Results by slice, if columns were named.
+        slices: Results for each slice, if columns were named.
         programs: By program name, the engine and the knobs that differ from their defaults, such as ``engine dense,
             max_passages=5``.
         settings: The comparison's inputs as plain data: settings, baseline, texts of the programs, and a digest of the
@@ -152,7 +152,7 @@ class Comparison(Results):
         }
 
     def save(self, folder: str | Path, *, command: str = "") -> dict[str, str]:
-        """Write each question's result, a summary, and the report into a folder; return the files by name.
+        """Write each question's result, a summary, and the report into a folder; return the files, keyed by name.
 
         ``compare(..., out=folder)`` adds programs to a saved comparison.
 
@@ -232,7 +232,7 @@ def compare(
     comparison finds them there when you rerun it, and an additional program or question costs only its own calls.
 
     Args:
-        arms: Programs by name.
+        arms: Programs, keyed by name.
         questions: The questions, in order.
         lm: An LM from ``resolve_lm``, with a cache so that nothing is requested twice.
         baseline: Name of the program that the others are compared with. Default ``plain``, or the first program if no
@@ -447,7 +447,7 @@ def oracle_evidence(
 
 
 def held_by(retriever: Any, ids: Iterable[str]) -> dict[str, Passage] | None:
-    """Return the retriever's passages with these ids, by id; None if the retriever cannot look up ids."""
+    """Return the retriever's passages with these ids, keyed by id; None if the retriever cannot look up ids."""
     if not hasattr(retriever, "get"):
         return None
     try:

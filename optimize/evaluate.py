@@ -405,9 +405,8 @@ def evaluate_all(
 def in_order(programs: Mapping[str, RAG], count: int, threads: int) -> list[tuple[str, int]]:
     """Return the program and position of each question in the order in which the questions start.
 
-    Programs take turns. A program with several LM calls in sequence gets a head start equal to the number of questions
-    that the threads can answer in the meantime; otherwise its last questions would run while the other threads are
-    idle.
+    Programs take turns. The more LM calls a program makes in sequence, the earlier its questions start. Otherwise, its
+    last questions would still be running when most threads have nothing left to do.
     """
     pairs = [(name, place) for place in range(count) for name in programs]
     if len(programs) == 1:

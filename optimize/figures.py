@@ -48,7 +48,7 @@ class Figure:
         svg: The drawing.
         alt: Text alternative.
         metric: The metric for which the page shows the figure; empty to show it always.
-        legend: Colors by meaning.
+        legend: Colors, keyed by meaning.
     """
 
     id: str

@@ -74,7 +74,7 @@ def pool_passages(
     """Return, by question, the union of each program's top passages, sorted by rank across programs.
 
     Args:
-        programs: Programs by name; their readers do not run.
+        programs: Programs, keyed by name; their readers do not run.
         questions: The questions.
         lm: The LM of the programs.
         depth: Number of passages from each program, 1 or more.
@@ -145,7 +145,7 @@ def label_pool(
     """Return the labels for a pool. Earlier labels stay unchanged, and passages without a label are judged.
 
     Args:
-        pool: Passages by the question's id.
+        pool: Passages, keyed by the question's id.
         questions: The questions; passages with a label in their evidence are not judged.
         judge: A judge of usefulness; None to leave all labels to people.
         lm: The judge's LM, from ``resolve_lm``.

@@ -253,7 +253,7 @@ class _Watch(BaseCallback):
             self._work.progress(runs, self._work.runs)
 
     def stop(self, error: Exception | None) -> None:
-        """Stop if an earlier error ended the run, or if the error of an LM call must end it."""
+        """Stop if an earlier error ended the run, or if this error from an LM call must end it."""
         if error is not None and failure_kind(error) is None:
             with self._lock:
                 self.stopped = self.stopped or error

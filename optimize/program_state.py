@@ -33,7 +33,7 @@ class ProgramState(BaseModel):
         technique: Name of the technique.
         reader: Name of the reader, or None.
         knobs: Values of the knobs.
-        predictors: Predictors by name. In an ensemble, the names for the second member begin with ``members[1].``.
+        predictors: Predictors, keyed by name. In an ensemble, names for the second member begin with ``members[1].``.
         nearest: Number of demonstrations that a call shows; 0 for all.
         members: Number of programs in an ensemble; 0 for a program that is not an ensemble.
     """

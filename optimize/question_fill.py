@@ -117,7 +117,7 @@ def fill(
         cut: Minimum estimated value of a stored pair, more than 0 and at most 1. Default 0.5.
         threads: Number of judgments to run at a time, 1 or more. Default 4.
         max_failures: Share of the judgments that may fail, 0 to 1. Default 0.05.
-        seed: Seed for the random pairs and the estimate. Default 0.
+        seed: Seed for the choice of random pairs and for the estimate. Default 0.
         progress: Called after each judgment. Default None.
 
     Raises:

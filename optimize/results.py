@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from querywright.optimize.slices import SliceResult
 
 PLAIN = "plain"
-"""The technique that searches for the unchanged question."""
+"""The technique that searches with the unchanged question."""
 
 BASELINE = "baseline"
 """The program that every other program in a search is compared with: ``plain`` with default knobs."""

@@ -33,7 +33,7 @@ def family(
     Args:
         name: Name of the family.
         pairs: Tuples of a metric, a program, and the program it is compared with. A pair without results is left out.
-        arms: Results by program.
+        arms: Results, keyed by the program's name.
         prefix: Text to put before each sentence.
     """
     tests = [

@@ -158,9 +158,9 @@ def make_testset(
 ) -> QuestionSet:
     """Write questions with answers for a collection, rewordings of stored questions, or new questions.
 
-    ``make`` uses single passages and pairs, up to five for each question. ``rephrase`` rewords the stored questions
-    that are completely answered by their passage. ``out-of-distribution`` writes one question for each passage that has
-    stored questions. The same arguments produce the same set, and cached LM answers cost nothing.
+    ``make`` uses single passages and pairs, up to five for each question to keep. ``rephrase`` rewords the stored
+    questions that their passage answers completely. ``out-of-distribution`` writes one question for each passage that
+    has stored questions. The same arguments produce the same set, and cached LM answers cost nothing.
 
     Args:
         kind: ``make``, ``rephrase``, or ``out-of-distribution``.

@@ -146,7 +146,7 @@ class Technique(Threaded):
     """Whether the technique searches with vectors that it computes itself, which requires a dense retriever."""
     USES_RERANKER: ClassVar[bool] = False
     FUSION_RULE: ClassVar[str] = "interleave"
-    """The fusion rule of a technique without the knob ``fusion``."""
+    """The fusion rule of a technique without a ``fusion`` knob."""
     ITERATIVE: ClassVar[bool] = False
     """Whether a search depends on the results of an earlier search."""
     ENGINE: ClassVar[str | None] = None
@@ -264,7 +264,7 @@ class Technique(Threaded):
 
     @property
     def fusion_rule(self) -> str:
-        """The rule for fusing the ranked lists: the knob ``fusion``, else ``FUSION_RULE``."""
+        """The rule for fusing the ranked lists: the ``fusion`` knob, else ``FUSION_RULE``."""
         return str(self.knobs.get("fusion", self.FUSION_RULE))
 
     @property
@@ -440,7 +440,7 @@ class Technique(Threaded):
             del self.select_passages
 
     def named_parameters(self) -> list[tuple[str, Any]]:
-        """Return the predictors and knobs by name; the selection predictor comes last because it is called last."""
+        """Return the predictors and knobs, keyed by name; the selection predictor is last because it is called last."""
         return sorted(super().named_parameters(), key=lambda named: named[0] == "select_passages")
 
     def load_state(self, state: Any, **options: Any) -> None:
@@ -516,7 +516,7 @@ def _check_knobs(name: str, knobs: Sequence[Knob]) -> None:
     for knob in knobs:
         if knob.name in before:
             raise TechniqueError(
-                f"{name} has two knobs named {knob.name!r}, including shared knobs; rename one of them"
+                f"{name} declares the knob {knob.name!r} twice, or a shared knob has the same name; rename the knob"
             )
         missing = [other for other in knob.when if other not in before]
         if missing:

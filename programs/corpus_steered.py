@@ -40,7 +40,7 @@ class PassagesToExpansion(dspy.Signature):
 
 
 class CorpusSteeredExpansion(Technique):
-    """Searches for the question, then in each round for the question and all expansions; only the last search counts.
+    """Searches with the question, then in each round with the question and all expansions; the last search counts.
 
     If an expansion cannot be read, the rounds end (fallback ``expansion:2`` in the second round).
     """

@@ -57,7 +57,7 @@ class Filter(Technique):
         self.judge_passage = Predict(PassageToRelevance)
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Search for the question, and keep the passages that are judged relevant."""
+        """Search with the question, and keep the passages that are judged relevant."""
         pool = [hit.passage for hit in fuse("union", self.search([question]))]
         judge: Any = partial(self.judge_passage, question=question, history=history)
         judged = parallel([partial(judge, passage=show_passages([passage])) for passage in pool])

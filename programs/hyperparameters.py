@@ -22,8 +22,8 @@ class Knob:
         name: The knob's name in Python, on the command line, and in artifacts.
         default: The default value, from the technique's paper or chosen by the project.
         help: One line that says what the knob does, with the unit of its value.
-        low: Smallest value of a number.
-        high: Largest value of a number.
+        low: Smallest allowed value of a numeric knob.
+        high: Largest allowed value of a numeric knob.
         choices: The allowed values of a choice; not needed for a bool.
         when: ``{other: values}``: the knob has an effect only if each knob ``other`` has one of its ``values``. Each
             ``other`` must be declared before this knob.

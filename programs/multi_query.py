@@ -30,7 +30,7 @@ class QuestionToParaphrases(dspy.Signature):
 
 
 class MultiQuery(Technique):
-    """Searches for the question and paraphrases of it.
+    """Searches with the question and with paraphrases of it.
 
     If no paraphrase can be read, the question is the only query (fallback ``queries``).
     """

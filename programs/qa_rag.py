@@ -4,7 +4,7 @@ Kim and Min 2024, arXiv 2402.01717. As in the authors' code, each track retrieve
 six, half of them from each track.
 
 Where we differ: any LM can write the answer, not only a fine-tuned one. The passages of the two tracks alternate, so
-that a smaller budget contains the best passages of both. If both tracks find the same passage, the next best passage
+that a smaller budget contains the best passages of both tracks. If both find the same passage, the next best passage
 takes the free place. ``track=answer`` is the weaker version that the QB-RAG paper compares its technique with: the
 answer is the only query, and nothing is reranked.
 """
@@ -39,7 +39,7 @@ class QuestionToHypotheticalAnswer(dspy.Signature):
 
 
 class QARAG(Reranking):
-    """Searches for the question and a hypothetical answer, and takes half of the passages from each search.
+    """Searches with the question and with a hypothetical answer, and takes half of the passages from each search.
 
     If no answer can be read, all passages come from the search with the question (fallback ``answer``). Passages are
     reranked by how well they fit the question. The answer is hidden from the reader.
@@ -63,7 +63,7 @@ class QARAG(Reranking):
         self.answer_from_memory = Predict(QuestionToHypotheticalAnswer)
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Search for the question and the answer, rerank each list, and fuse them."""
+        """Search with the question and the answer, rerank each list, and fuse them."""
         both = self.knobs["track"] == "both"
         answer = written_in(self.answer_from_memory(question=question, history=history), "answer")
         queries = [Query(question)] if both or not answer else []

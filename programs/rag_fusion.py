@@ -30,7 +30,7 @@ class QuestionToRelatedQueries(dspy.Signature):
 
 
 class RAGFusion(Technique):
-    """Searches for the question and related queries, and fuses the lists by reciprocal rank.
+    """Searches with the question and related queries, and fuses the lists by reciprocal rank.
 
     If no query can be read, the question is the only query (fallback ``queries``).
     """

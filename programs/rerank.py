@@ -93,7 +93,7 @@ class Rerank(Reranking):
     )
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Search for the question, and return the best passages in the pool."""
+        """Search with the question, and return the best passages in the pool."""
         ranked = fuse("union", self.search([question]))
         fallbacks: list[str] = []
         if not self.knobs["select"] or self.reranker is not None:

@@ -2,7 +2,7 @@
 
 This is a listwise reranker (as in RankGPT, Sun et al. 2023, arXiv 2304.09542) with two differences. The prompt asks
 which passages decide the question, not which passages are about it, and the LM may name fewer passages than there is
-room for, or none. Every technique that calls an LM has the knob ``select``, which turns the selection on. By default,
+room for, or none. Every technique that calls an LM has a ``select`` knob, which turns the selection on. By default,
 the LM reads whole passages, because the deciding sentence is often the last sentence.
 
 ``select_by=needs`` uses a different prompt, for questions that require several passages: the LM first names what must

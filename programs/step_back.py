@@ -30,7 +30,7 @@ class QuestionToStepBack(dspy.Signature):
 
 
 class StepBackRetrieval(Technique):
-    """Searches for the question and a step-back question.
+    """Searches with the question and with a step-back question.
 
     If the step-back question cannot be read, the question is the only query (fallback ``step_back``).
     """
@@ -52,7 +52,7 @@ class StepBackRetrieval(Technique):
         self.step_back = Predict(QuestionToStepBack)
 
     def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
-        """Search for the question and the more general question behind it."""
+        """Search with the question and the more general question behind it."""
         made = self.step_back(question=question, history=history)
         text = query_in(made, "step_back_question")
         if not text:

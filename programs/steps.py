@@ -188,7 +188,7 @@ class Predict(dspy.Predict):
     """A ``dspy.Predict`` for techniques: it records its calls, and returns None if the answer cannot be read.
 
     A call takes the same arguments as ``dspy.Predict``, plus ``history``: the turns of the conversation before the
-    question. The LM sees them if the technique's knob ``use_history`` is on. If the knob ``sees_options`` is on, a
+    question. The LM sees them if the technique's ``use_history`` knob is on. If the ``sees_options`` knob is on, a
     prompt with the question also shows its options. If an answer cannot be read, ``PromptAdapter`` asks once more
     before this predictor returns None. An outage, a spent budget, or a bug raises an error, as in DSPy.
 

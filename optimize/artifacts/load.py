@@ -169,7 +169,7 @@ def own_lm(lm: str, option: str, *, api_base: str | None = None) -> str:
     """Return the name under which an artifact's LM can be opened.
 
     The maker of an artifact does not decide where questions are sent. The caller must name a remote LM, or allow it
-    with a pattern in the environment variable ``QUERYWRIGHT_ALLOW_LM``.
+    with a pattern in the ``QUERYWRIGHT_ALLOW_LM`` environment variable.
 
     Args:
         lm: Id of the LM in the manifest.

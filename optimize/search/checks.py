@@ -173,7 +173,7 @@ def _of_technique(spec: SearchSpec, name: str, declared: Mapping[str, Knob]) -> 
             yield f"{where}: {unknown(f'knob of {name}', key, declared)}"
             continue
         if key in spec.fixed and key != MAX_PASSAGES.name:  # a technique may have its own budget
-            yield f"{where}: is also set under fixed ({spec.fixed[key]!r}); set the knob in only one place"
+            yield f"{where}: this knob is also set under fixed ({spec.fixed[key]!r}); set the knob in only one place"
         default = declared[key].default
         try:
             domain = domain_for(declared[key], value)
@@ -185,8 +185,8 @@ def _of_technique(spec: SearchSpec, name: str, declared: Mapping[str, Knob]) -> 
     lexical = [engine for engine in engines if engine in ENGINES and engine not in VECTOR]
     if "gate" in declared and lexical and set(gate if isinstance(gate, list) else [gate]) != {"off"}:
         yield (
-            f"techniques.{name}.knobs.gate: requires an engine with cosine similarities, but got {', '.join(lexical)}; "
-            "use only the engine dense, or set gate: off"
+            f"techniques.{name}.knobs.gate: the gate requires an engine with cosine similarities, but got "
+            f"{', '.join(lexical)}; use only the dense engine, or set gate: off"
         )
     for key in asked.prompts or ():
         where, prompt = f"techniques.{name}.prompts", spec.prompts.get(key)
@@ -205,14 +205,17 @@ def _of_prompts(spec: SearchSpec) -> Iterator[str]:
         bad = [one for one in prompt.instructions if one not in known]
         yield from (f"{at}.instructions.{one}: {unknown('predictor', one, known)}" for one in bad)
         if prompt.part == "reader" and not prompt.last and not spec.reads:
-            yield f"{at}.part: tunes the reader, but no objective needs a reader; add accuracy, or set last: true"
+            yield (
+                f"{at}.part: this prompt tunes the reader, but no objective needs a reader; add accuracy, or set "
+                "last: true"
+            )
         if prompt.metric is not None and spec.reader == "none" and "reader" in needs(prompt.metric):
             yield f"{at}.metric: {prompt.metric} requires a reader, but reader is none"
         if prompt.last and spec.reader == "none":
-            yield f"{at}.last: tunes the reader, but reader is none"
+            yield f"{at}.last: this prompt tunes the reader, but reader is none"
         reasons = [lacking(spec, name, prompt) for name in spec.techniques]
         if not bad and all(reasons):
-            yield f"{at}: cannot be used by any of the techniques: {reasons[-1]}"
+            yield f"{at}: this prompt cannot be used by any of the techniques: {reasons[-1]}"
 
 
 def _of_trials(spec: SearchSpec) -> Iterator[str]:

@@ -137,7 +137,7 @@ class Search:
         return self.judges_of(self._metrics)
 
     def judges_of(self, metrics: Iterable[str]) -> dict[str, JudgedMetric]:
-        """Return the judges that these metrics use, by name."""
+        """Return the judges that these metrics use, keyed by name."""
         found = map(self._metrics.get, metrics)
         return {one.judge.NAME: one for one in found if isinstance(one, JudgedMetric)}
 

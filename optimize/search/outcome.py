@@ -73,7 +73,7 @@ class TestOutcome:
         verdict: The result of the comparisons in one word.
         sentence: The result as a sentence with figures.
         reader_prompts: The choice of the reader's prompts.
-        costs: Cost by stage.
+        costs: Costs, keyed by stage.
         failed: Error messages for programs with too many failed test questions; these programs have no row.
     """
 

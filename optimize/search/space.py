@@ -264,7 +264,7 @@ def engines_of(spec: SearchSpec, name: str) -> tuple[str, ...]:
 
 
 def knobs_of(name: str) -> dict[str, Knob]:
-    """Return a technique's knobs by name, each after the knobs that it depends on."""
+    """Return a technique's knobs, keyed by name, each after the knobs that it depends on."""
     return {knob.name: knob for knob in sorted(technique_class(name).KNOBS, key=lambda knob: len(knob.when))}
 
 

@@ -138,7 +138,7 @@ class PromptSpec(StrictModel):
     Args:
         optimizer: A name in ``OPTIMIZERS``; None if only ``instructions`` are given.
         arguments: Arguments for the optimizer.
-        instructions: Instructions by predictor (``technique.write_queries``), set before the optimizer runs.
+        instructions: Instructions, keyed by predictor (``technique.write_queries``), set before the optimizer runs.
         part: The predictors to tune: those in the technique, those in the reader, or ``all``.
         metric: The metric that the optimizer uses. Default: the first objective.
         last: Whether to try the variant after all trials, on the program chosen on dev, and keep it if the reader then
@@ -195,7 +195,7 @@ class TechniqueSpec(StrictModel):
     Args:
         engines: The collection's engines, or names in the study's ``retrievers``. Default: the engine that the
             technique requires, otherwise all ``retrievers``, otherwise ``dense``.
-        knobs: Values by knob. A knob that is not listed is searched over its full range, unless ``search`` is
+        knobs: Values, keyed by knob. A knob that is not listed is searched over its full range, unless ``search`` is
             ``named``.
         search: ``all``: search every searchable knob; ``named``: search only the knobs in ``knobs``. Default ``all``.
         prompts: Names in the study's ``prompts``; ``untuned`` is always a choice. Default None: all that fit.

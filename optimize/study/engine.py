@@ -220,7 +220,7 @@ def storage_of(spec: StudySpec, storage: str | None) -> str:
 
 @contextlib.contextmanager
 def _workers_beside(count: int, folder: Path, storage: str, home: Path | None) -> Iterator[None]:
-    """Run additional workers during the ``with`` block, each with the command ``study resume``.
+    """Run additional workers during the ``with`` block, each with the ``study resume`` command.
 
     If a worker is killed, another worker takes over its trial. If this process is killed, the workers continue.
     """

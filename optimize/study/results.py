@@ -216,7 +216,7 @@ def export(snapshot: Snapshot, path: str | Path) -> int:
         The number of rows.
 
     Raises:
-        InputError: The file has a different suffix, or its folder is missing.
+        InputError: The file's suffix is not supported, or its folder is missing.
     """
     rows = trial_rows(snapshot)
     write_table(Path(path), rows)

@@ -164,7 +164,7 @@ class Token(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def plain(text: str) -> str:
-    """Normalize a string to one Unicode form, without Markdown, LaTeX, or HTML tags. Letters keep their case.
+    """Normalize a string's Unicode form, and remove Markdown, LaTeX, and HTML tags. Letters keep their case.
 
     Args:
         text: Any text.
@@ -257,10 +257,10 @@ def same_answer(one: str, other: str) -> bool:
 
 
 def occurs_in(answer: str, text: str) -> bool:
-    """Return whether an answer's tokens occur in a text, in order and without gaps.
+    """Return whether an answer's tokens occur in a text, in order and without gaps; False if there are no tokens.
 
     Args:
-        answer: The answer. An answer without tokens never occurs.
+        answer: The answer.
         text: A sentence or a passage.
     """
     form, said = _answer(answer), words(answer)

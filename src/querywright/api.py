@@ -131,7 +131,7 @@ def compare(
             its own). Default ``auto``.
         max_passages: Maximum number of passages that named techniques show to the reader, 1 to 50. Default 5. If an arm
             has a different number (``hcqr:max_passages=15``), the results say so.
-        knobs: Values by knob name, for every named technique that has the knob.
+        knobs: Values, keyed by knob name, for every named technique that has the knob.
         engine: The search engine for arms that do not name an engine. Default ``dense``.
         embedder: The embedder for a named collection. Default ``embedded``.
         reranker: A cross-encoder, or its name or path, for techniques that rerank.
@@ -220,7 +220,7 @@ def label(
         depth: Number of passages to take from each arm for each question, 1 to 50. Default 5.
         labels: Earlier labels. They are kept; only passages without a label are added and judged.
         reading: Arguments for ``read_questions``, as in ``compare``.
-        knobs: Values by knob name, for every named technique that has the knob.
+        knobs: Values, keyed by knob name, for every named technique that has the knob.
         engine: The search engine for arms that do not name an engine. Default ``dense``.
         embedder: The embedder for a named collection. Default ``embedded``.
         reranker: A cross-encoder, as in ``compare``.
@@ -372,8 +372,8 @@ def compile(
         lm: The LM, its name, or an open ``Workspace``, as in ``compare``. Default ``embedded``.
         reader: The reader, as in ``compare``.
         max_passages: Maximum number of passages that each arm shows to the reader, 1 to 50. Default 5.
-        knobs: Values by knob name, which may include ``max_passages``. A single value is fixed; a list of values or a
-            range ``(low, high)`` is searched. If ``max_passages`` is searched, the baseline uses the largest value.
+        knobs: Values, keyed by knob name, which may include ``max_passages``. A single value is fixed; a list of values
+            or a range ``(low, high)`` is searched. If ``max_passages`` is searched, the baseline uses its maximum.
         settings: The settings of the search, such as its size.
         sizes: Number of questions in train, dev, and test. Default: 30%, 30%, and 40% of all questions.
         embedder: The embedder for a named collection. Default ``embedded``.

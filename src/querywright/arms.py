@@ -204,7 +204,7 @@ class Arm:
 
 
 def named_arms(arms: Arms, defaults: ArmDefaults, *, earlier: Mapping[str, str] | None = None) -> dict[str, Arm]:
-    """Return arms by name: the string that the user passed, an artifact folder's name, or the class of a program.
+    """Return arms, keyed by name: the string that the user passed, an artifact folder's name, or a program's class.
 
     Programs of the same class are distinguished by the knobs that differ from their defaults, or else by a number.
 

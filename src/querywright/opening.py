@@ -92,7 +92,7 @@ class Experiment:
         reranker: The reranker for techniques that rerank.
         scoring: The metrics and judges.
         source: The name of the question file; empty if the questions do not come from a file.
-        metrics: Metrics by name.
+        metrics: Metrics, keyed by name.
         lacking: For each metric that cannot be scored, the requirements that the questions and readers do not meet.
         notes: Remarks to show with the results.
         hints: Warnings about the questions and names; they are also reported when the experiment is opened.

@@ -59,7 +59,7 @@ Techniques: TypeAlias = "str | type[Technique] | Any | Iterable[Any] | Mapping[A
 search."""
 
 OBJECTS = "given in Python"
-"""The name used in a specification for questions and retrievers that are passed as objects."""
+"""The value in a specification for any questions or retriever that were passed as objects."""
 
 _FILE_FORM = frozenset({"engines", "knobs", "search", "prompts"})
 """Keys for a technique in a study file; no knob has these names."""
@@ -76,7 +76,7 @@ class StudyObjects:
     Args:
         questions: Questions, or train, dev, and test.
         labels: Passage labels.
-        retrievers: Retrievers by name; the baseline uses the first.
+        retrievers: Retrievers, keyed by name; the baseline uses the first.
         lm: The LM, or an open workspace.
         writer_lm: The LM that techniques call before the reader.
         embedder: The embedder for collections given by name.

@@ -103,7 +103,7 @@ def test_a_folder_of_documents_is_no_file_of_questions(wrong, collection, server
     Path("pages").mkdir()
     (Path("pages") / "a.md").write_text("# A")
     told = wrong("evaluate", "plain", "--data", "pages", "--collection", collection, *server.lm)
-    says(told, "pages: this folder has no questions file", "found ['a.md']")
+    says(told, "pages: this folder has no file with questions", "found ['a.md']")
 
 
 def test_nothing_to_score(wrong, rows, write, questions, collection, server):

@@ -272,7 +272,7 @@ def test_a_dataset_that_is_a_program_is_not_run(tmp_path, monkeypatch, problems)
     folder = tmp_path / "scripted"
     folder.mkdir()
     (folder / "scripted.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
-    assert "this folder has no questions file" in problems(folder)[0]
+    assert "this folder has no file with questions" in problems(folder)[0]
     assert not (tmp_path / "ran").exists()
     for source in ("medqua", "hf:"):
         assert all(name in problems(source)[0] for name in RECIPES)

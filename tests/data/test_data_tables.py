@@ -220,9 +220,9 @@ def test_splits_of_beir(beir, problems):
     (beir / "qrels" / "dev.tsv").write_text(HEADER + "q2\td2\t1\n")
     assert [question.id for question in read_questions(beir, split="dev")] == ["q2"]
     (problem,) = problems(beir)
-    assert "several qrels files in this folder (dev.tsv, test.tsv)" in problem
+    assert "more than one file with qrels in this folder (dev.tsv, test.tsv)" in problem
     assert "split=: ['dev', 'test']" in problem
-    assert "no qrels file for the split 'train'" in problems(beir, split="train")[0]
+    assert "no file with qrels for the split 'train'" in problems(beir, split="train")[0]
     (beir / "qrels" / "dev.tsv").rename(beir / "qrels.tsv")
     (beir / "qrels" / "test.tsv").unlink()
     (beir / "qrels").rmdir()
@@ -271,9 +271,9 @@ def test_a_folder_with_a_file_a_split_and_one_that_is_not_clear(write, problems,
 
     write("one/questions.jsonl", {"question": "?"})
     (problem,) = problems(tmp_path / "one", read_passages)
-    for part in ("this folder has no passages file", "corpus or passages", "found ['questions.jsonl']"):
+    for part in ("this folder has no file with passages", "corpus or passages", "found ['questions.jsonl']"):
         assert part in problem
     write("one/queries.jsonl", {"question": "?"})
     (problem,) = problems(tmp_path / "one")
-    assert "several questions files in this folder (queries.jsonl, questions.jsonl)" in problem
+    assert "more than one file with questions in this folder (queries.jsonl, questions.jsonl)" in problem
     assert "pass the path of one file" in problem

@@ -89,7 +89,7 @@ def test_vectors_made_elsewhere_are_kept_when_they_can_be_its_own(embedder, mode
     np.testing.assert_allclose(embedder.encode(["a"])[0], _normalised("a"), atol=1e-6)
     assert model.calls == []
     for rows in (np.ones((2, DIMENSION)), np.ones((2, 3)), np.full((2, DIMENSION), np.nan), np.eye(1, DIMENSION)):
-        with pytest.raises(InputError, match=r"must have the shape \(2, 24\) and finite rows"):
+        with pytest.raises(InputError, match=r"must have the shape \(2, 24\), and each row must have norm 1"):
             embedder.keep(["c", "d"], rows.astype(np.float32))
     with pytest.raises(InputError, match="no store for vectors"):
         Embedder("hash:24", HashModel, dimension=DIMENSION).keep(["a"], np.eye(1, DIMENSION))

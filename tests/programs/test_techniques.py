@@ -384,8 +384,8 @@ def test_a_cross_encoder_takes_the_place_of_the_lm_and_runs_beside_the_event_loo
 def test_knobs_that_cannot_be_what_they_say_are_refused():
     one = Knob("one", 1, "", low=1, high=2)
     for knobs, said in (
-        ((one, one), "two knobs named 'one'"),
-        ((replace(one, name="gate"),), "two knobs named 'gate'"),
+        ((one, one), "declares the knob 'one' twice"),
+        ((replace(one, name="gate"),), "declares the knob 'gate' twice"),
         ((replace(one, when={"other": (True,)}),), "depends on 'other'"),
     ):
         with pytest.raises(TechniqueError, match=said):

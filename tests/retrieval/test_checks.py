@@ -127,7 +127,7 @@ def test_ids_in_the_metadata_that_labels_name_are_the_ids():
 def test_passages_without_an_id_beside_others_are_counted():
     found = [ROWS[0], "A text.", "Another text."]
     (line,) = told(asked(["tyre"]), as_retriever(lambda query, k: found))
-    assert "passages: 2 of 3" in line
+    assert "2 of the 3 passages" in line
     assert "have no ID" in line
     assert told(asked(["tyre"]), as_retriever(lambda query, k: ROWS)) == []
 

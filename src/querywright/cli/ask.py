@@ -49,7 +49,7 @@ def ask(
         option: An option to choose from. Repeatable.
         artifact: A compiled program.
         technique: An untuned technique to use instead of an artifact, by name or as FILE.py:NAME. With --artifact,
-            the code of the artifact's technique, if the technique is not built in.
+            use this option only to say where (FILE.py:NAME) the artifact's own technique is defined.
         history: A turn of the conversation before the question, earliest first. Repeatable.
         verify: Replay the artifact's golden answers first.
         accept: Load the artifact even if most of its collection changed.

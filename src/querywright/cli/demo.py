@@ -36,7 +36,7 @@ NEXT = (
     "querywright compare plain hcqr --data q.jsonl --collection mine --out results",
     "querywright compile hcqr --data q.jsonl --collection mine --out artifacts/mine",
 )
-"""Commands for the user's own data; --lm names a large LM."""
+"""Commands that the demo suggests for the user's data; they use the embedded LM unless --lm is added."""
 
 
 def demo(

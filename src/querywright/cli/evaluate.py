@@ -90,8 +90,9 @@ def evaluate_command(arm: opt.Arms = (), /, *, given: Options, rows: opt.File | 
     Example: querywright evaluate plain hcqr --data questions.jsonl --collection textbooks --limit 40
 
     Args:
-        arm: Techniques (NAME, NAME@ENGINE, NAME:KNOB=VALUE,...), artifact folders, and your programs (FILE.py:NAME).
-            Default: closed_book, plain, and (if the questions have options) hcqr.
+        arm: One or more arms: techniques (NAME, NAME@ENGINE to choose the engine, or NAME:KNOB=VALUE,...),
+            artifact folders, and your programs (FILE.py:NAME). Default: closed_book, plain, and (if the
+            questions have options) hcqr.
         rows: File for the results per question, in JSON Lines format.
     """
     if rows is not None:
@@ -126,7 +127,8 @@ def compare_command(
     Example: querywright compare plain@bm25 hyde artifacts/mine --data questions.jsonl --collection mine --out results
 
     Args:
-        arm: Techniques (NAME, NAME@ENGINE, NAME:KNOB=VALUE,...), artifact folders, and your programs (FILE.py:NAME).
+        arm: One or more arms: techniques (NAME, NAME@ENGINE to choose the engine, or NAME:KNOB=VALUE,...),
+            artifact folders, and your programs (FILE.py:NAME).
         save_to: Folder for the results and the report.
         baseline: The arm to compare every other arm with; it is added if it is not among the arms.
     """

@@ -117,7 +117,8 @@ def label_command(
     Example: querywright judge label plain hcqr --data questions.jsonl --collection mine --out labels.jsonl
 
     Args:
-        arm: Techniques (NAME, NAME@ENGINE, NAME:KNOB=VALUE,...), artifact folders, and your programs (FILE.py:NAME).
+        arm: One or more arms: techniques (NAME, NAME@ENGINE to choose the engine, or NAME:KNOB=VALUE,...),
+            artifact folders, and your programs (FILE.py:NAME).
             Default: plain.
         save_to: File for the labels: .jsonl or .csv. Labels in an existing file are kept.
         depth: Number of passages to take from each arm for each question, 1 to 50.
@@ -214,8 +215,8 @@ def compile_judge_command(
     """Improve a judge with demonstrations.
 
     Demonstrations are added only if they improve the judge's agreement with people. They come from one quarter of the
-    questions, are chosen on a second quarter, and are measured on the other half. With --per-question, fewer cases are
-    judged, but demonstrations still come from all cases.
+    questions, are chosen on a second quarter, and are measured on the other half. --per-question limits the
+    cases that are judged, but not the cases that the demonstrations come from.
 
     Example: querywright judge compile usefulness --data liveqa-med --out judges/mine --per-question 8
 

@@ -110,7 +110,7 @@ def make_app(name: str, help: str, **settings: Any) -> App:
 
 
 def chosen(group: Any) -> dict[str, Any]:
-    """Return a group's options that differ from their defaults, by name, without the options in ``_OF_A_RUN``."""
+    """Return a group's options that differ from their defaults, keyed by name, without the options in ``_OF_A_RUN``."""
     found: dict[str, Any] = {}
     for one in fields(group):
         value = getattr(group, one.name)
@@ -149,7 +149,8 @@ class LMOptions:
         api_key_env: Environment variable that contains the API key.
         max_calls: Stop after N LM calls.
         timeout: Timeout for one attempt to call a remote LM, in seconds; up to a week. Default: 60.
-        max_unreadable: Share of the LM's answers that may be unreadable, at least 0 and less than 1. Default: 0.3.
+        max_unreadable: Share of the LM's answers that may be unreadable (impossible to parse) before the command stops,
+            at least 0 and less than 1. Default: 0.3.
         max_tokens: Maximum number of tokens in a remote LM's answer, including thinking. Default: 1000, or 16000 for
             OpenAI's reasoning models.
         structured: Send a remote LM a JSON schema: on, off, or auto (if the LM's server supports one).
@@ -228,7 +229,7 @@ class WriterLM:
     writer_api_key_env: Name | None = None
 
     def beside(self, lm: LMOptions) -> Any:
-        """Return the argument ``writer_lm=``: a name, or an LM with its URL or API key and the limits from ``lm``."""
+        """Return the ``writer_lm=`` argument: a name, or an LM with its URL or API key and the limits from ``lm``."""
         from querywright.models.lm import resolve_lm, with_key
 
         if not (self.writer_api_base or self.writer_api_key_env):
@@ -276,8 +277,8 @@ class Judges(JudgeLM):
     """Judges and their LM.
 
     Args:
-        judge_lm: The LM that judges. Without --judge, this option adds the usefulness judge. Default: --lm, with its
-            URL and API key.
+        judge_lm: The LM for the judge. If you pass this option without --judge, the usefulness judge is added. Default
+            LM of a judge: --lm, with its URL and API key.
         judge: A judge (querywright judge list), or the path of a saved judge. Repeatable.
     """
 
@@ -464,8 +465,8 @@ class Threads:
     """Work that runs in parallel.
 
     Args:
-        threads: Number of questions (or passages, or cases) to run in parallel, and maximum number of parallel calls to
-            a remote LM. Default: 4 questions, and as many calls as the server allows.
+        threads: Number of questions to run in parallel (or of passages or cases, if the command runs those), and
+            maximum number of parallel calls to a remote LM. Default: 4, and as many calls as the server allows.
     """
 
     threads: Count | None = None
@@ -476,7 +477,7 @@ class RunOptions(Threads):
     """Parallel work, and the limit on failures.
 
     Args:
-        max_failures: Share of questions (or passages, or cases) that may fail, 0 to 1.
+        max_failures: Share of questions that may fail, 0 to 1 (or of passages or cases, if the command runs those).
     """
 
     max_failures: Share = 0.05

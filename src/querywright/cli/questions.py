@@ -119,10 +119,10 @@ def fill(
 ) -> None:
     """Find more passages that answer the indexed questions.
 
-    The most similar pairs of a question and a passage are judged, and the other pairs are estimated. The results
-    replace the results of any earlier fill, even if the earlier fill had more pairs. If the estimates do not predict
-    held-out judgments better than the mean judgment, the estimates are rejected, and only the judged pairs are stored.
-    Repeating the same fill costs nothing.
+    The most similar pairs of a question and a passage are judged, and some random pairs; the other pairs are estimated.
+    The results replace the results of any earlier fill, even if the earlier fill had more pairs. If the estimates do
+    not predict held-out judgments better than the mean judgment, the estimates are rejected, and only the judged pairs
+    are stored. Repeating the same fill costs nothing.
 
     Example: querywright questions fill textbooks --most 5000
 
@@ -131,7 +131,7 @@ def fill(
         most: Number of pairs to judge, the most similar pairs first.
         complete: Estimate the pairs that are not judged.
         cut: Minimum value of an estimate to store, 0 to 1.
-        seed: Seed for the random pairs and the estimate.
+        seed: Seed for the choice of random pairs and for the estimate.
     """
     from querywright.optimize.question_fill import fill as fill_in
 
@@ -160,8 +160,8 @@ def make_command(
 
     The set contains questions, their answers, and the passages that contain the answers. A question is kept if its
     passages contain the answer, and if an LM finds this answer with all of these passages, but not without passages or
-    with only one of two. The set is synthetic, so read it before you rely on a result. At most five passages are tried
-    per question.
+    with only one of two. The set is synthetic, so read it before you rely on a result. If a question is dropped,
+    another passage is tried, up to five passages per question to keep.
 
     Example: querywright testset make mine --lm openai/gpt-4o-mini --out questions.jsonl
 

@@ -32,7 +32,7 @@ class RewriteOptions:
     Args:
         collection: The collection to search.
         metric: Retrieval metric to use as the reward.
-        sizes: Number of questions in train,dev,test. Default: 30%, 30%, and 40% of all.
+        sizes: Number of questions in train,dev,test. Default: 30%, 30%, and 40% of the questions.
         seed: Seed for the split and all random choices.
     """
 

@@ -22,7 +22,12 @@ if TYPE_CHECKING:
     from querywright.studies import StudyData
 
 REPORT = "report.html"
-study_app = opt.make_app("study", "Search techniques, knobs, and prompts together.")
+study_app = opt.make_app(
+    "study",
+    "Search techniques, knobs, and prompts together.\n\nA YAML file describes the study: its questions, techniques, "
+    "and budget. The study chooses a program by its results on some of the questions (dev), and then evaluates it once "
+    "on the others (test).",
+)
 
 Study = Annotated[Path, Parameter(help="A study folder, created by study run --out.")]
 

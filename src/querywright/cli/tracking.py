@@ -11,7 +11,7 @@ from querywright.errors import InputError
 
 
 def tracking(log: str | None) -> Callable[..., None]:
-    """Check the option ``--log``, and return a function that logs a result or warns if it cannot."""
+    """Check the ``--log`` option, and return a function that logs a result or warns if it cannot."""
     if log is None:
         return lambda found, **given: None
     from querywright.models.engine_errors import redact

@@ -203,7 +203,7 @@ def _below(folder: Path) -> Iterator[Path]:
 
 
 def _files(source: Any) -> dict[str, Path]:
-    """Return a source's files by name."""
+    """Return a source's files, keyed by name."""
     found: dict[str, Path] = {}
     for one in source if isinstance(source, list | tuple) else [source]:
         path = Path(one).expanduser()
@@ -215,7 +215,7 @@ def _files(source: Any) -> dict[str, Path]:
             if not found.setdefault(name, file).samefile(file):
                 raise DataError(f"{found[name]} and {file} would both be named {name}; rename one of their folders")
     if not found:
-        raise DataError(f"{source}: contains no files; pass a file or a folder with {', '.join(READERS)} files")
+        raise DataError(f"{source}: no files found; pass a file or a folder with {', '.join(READERS)} files")
     return found
 
 

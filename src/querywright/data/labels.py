@@ -116,7 +116,7 @@ def write_labels(path: Path, labels: Iterable[PassageLabel]) -> None:
     """Write labels to a ``.jsonl`` or ``.csv`` file. If writing fails, an existing file is left unchanged.
 
     Raises:
-        InputError: The file has a different suffix.
+        InputError: The file's suffix is not supported.
         OSError: The file cannot be written.
     """
     labels, form = list(labels), check_form(path)

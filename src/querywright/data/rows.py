@@ -342,7 +342,7 @@ def _by_value(options: Options, value: object) -> list[int]:
 
 
 def read_evidence(record: Record) -> dict[str, Label]:
-    """Return the labels by passage id. Ids without a label count as ENTAILED."""
+    """Return the labels, keyed by passage id. Ids without a label count as ENTAILED."""
     column, value = record.parsed("evidence")
     if value is None:
         return {}
@@ -365,7 +365,7 @@ def read_evidence(record: Record) -> dict[str, Label]:
 
 
 def read_assessors(record: Record, evidence: Mapping[str, Label]) -> dict[str, tuple[str, ...]]:
-    """Return each label's assessors, by passage id; empty if the row names none."""
+    """Return each label's assessors, keyed by passage id; empty if the row names none."""
     column, value = record.parsed("assessors")
     expected = "an object that maps passage IDs in the evidence to a name or a list of names"
     if value is not None and not isinstance(value, dict):

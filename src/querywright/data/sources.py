@@ -147,8 +147,8 @@ def folder_rows(folder: Path, name: str, *, kind: Kind, split: str | None, probl
     if not files:
         there = sorted(f"{path.name}/" if path.is_dir() else path.name for path in folder.iterdir())[:12]
         raise DataError(
-            f"{name}: this folder has no {kind} file; found {there}. Name the file {' or '.join(STEMS[kind])}, with "
-            f"one of the suffixes {', '.join(SUFFIXES)}, or pass the path of a file"
+            f"{name}: this folder has no file with {kind}; found {there}. Name the file {' or '.join(STEMS[kind])}, "
+            f"with one of the suffixes {', '.join(SUFFIXES)}, or pass the path of a file"
         )
 
     def rows(path: Path) -> Iterator[Row]:
@@ -178,7 +178,7 @@ def _files(folder: Path) -> list[Path]:
         return sorted(path for path in folder.iterdir() if path.is_file() and format_of(path.name)[0])
     except OSError as error:
         raise DataError(
-            f"{folder}: cannot be read ({error.strerror}); make the folder readable or pass a different folder"
+            f"cannot read the folder {folder} ({error.strerror}); make it readable or pass a different folder"
         ) from error
 
 
@@ -203,7 +203,7 @@ def _choose(files: dict[Path, str], name: str, kind: str, split: str | None) -> 
         return chosen[0]
     splits = sorted(part for part in files.values() if part)
     remedy = f"choose a split with split=: {splits}" if splits else "pass the path of one file"
-    found = f"several {kind} files" if chosen else f"no {kind} file for the split {split!r}"
+    found = f"more than one file with {kind}" if chosen else f"no file with {kind} for the split {split!r}"
     raise DataError(f"{name}: {found} in this folder ({names}); {remedy}")
 
 

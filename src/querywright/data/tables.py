@@ -49,7 +49,7 @@ def file_rows(path: Path, name: str, problems: list[str]) -> Iterator[Row]:
             else:
                 yield from _json_line_rows(stream, name, problems)
     except (OSError, EOFError, zlib.error) as error:
-        problems.append(f"{name}: cannot be read to the end ({error}); the file may be damaged or incomplete")
+        problems.append(f"{name}: the file cannot be read to the end ({error}); it may be damaged or incomplete")
 
 
 def _parse_json(data: bytes) -> Any:

@@ -84,7 +84,7 @@ class Question:
         options: Texts of the multiple-choice options, in order (2 or more, all different). Default none.
         answer: The right answer; for multiple choice, the text of an option. Default None: unknown.
         aliases: Other right answers.
-        evidence: Labels by passage id. Default empty: no labels.
+        evidence: Labels, keyed by passage id. Default empty: no labels.
         jointly: Whether the answer needs all helpful passages together, as in a multi-hop question: one passage alone
             is USEFUL, and all of them together are ENTAILED. Default False: each label is about its passage alone.
         assessors: The assessors of each label in ``evidence``, by passage id: ``person`` or the names of judges. If

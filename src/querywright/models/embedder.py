@@ -152,7 +152,7 @@ class Embedder(Shared):
             side: Role of the texts. Default ``document``.
 
         Raises:
-            InputError: There is no store, the vectors have the wrong shape, or their length is not 1.
+            InputError: There is no store, the vectors have the wrong shape, or their norm is not 1.
         """
         if self.store is None:
             raise InputError(f"the embedder {self.id!r} has no store for vectors; create it with store=open_store()")
@@ -160,9 +160,9 @@ class Embedder(Shared):
             lengths = np.linalg.norm(vectors, axis=-1)
         if vectors.shape != (len(texts), self.dimension) or not np.allclose(lengths, 1, rtol=0, atol=UNIT):
             expected = len(texts), self.dimension
-            wrong = "rows of a different length" if vectors.shape == expected else f"the shape {vectors.shape}"
+            wrong = "a different norm" if vectors.shape == expected else f"the shape {vectors.shape}"
             raise InputError(
-                f"vectors from {self.id!r} must have the shape {expected} and finite rows of length 1, but got "
+                f"vectors from {self.id!r} must have the shape {expected}, and each row must have norm 1, but got "
                 f"{wrong}; pass vectors from the same embedder"
             )
         self._write([_clean(text) for text in texts], vectors, side)

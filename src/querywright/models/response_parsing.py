@@ -41,7 +41,7 @@ def with_text(response: Response) -> Response:
         lm15.TextPart(json.dumps(part.value, ensure_ascii=False)) if isinstance(part, lm15.DataPart) else part
         for part in parts
     ]
-    return replace(response, message=lm15.Message.assistant(shown))
+    return replace(response, message=replace(response.message, parts=tuple(shown)))
 
 
 def system_text(request: Request) -> str:

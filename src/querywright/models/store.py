@@ -142,7 +142,7 @@ class Store(Shared):
 
         Args:
             kind: Kind of the values.
-            items: Values by key. A key that already exists keeps its value.
+            items: Values, keyed by the keys to store them under. A key that already exists keeps its value.
         """
         if items:
             rows: list[dict[str, Any]] = [

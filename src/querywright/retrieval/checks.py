@@ -279,6 +279,6 @@ def _tell_ids(labeled: Sequence[Question], retriever: Any, tell: Tell) -> None:
         )
     elif made:
         tell(
-            "warning: some passages that the retriever found for the first labeled questions have no ID (passages: "
-            f"{made} of {len(found)}; questions: {len(asked)}), so labels cannot refer to these passages; {remedy}"
+            f"warning: {made} of the {len(found)} passages that the retriever found for the first labeled questions "
+            f"({len(asked)} searched) have no ID, so labels cannot refer to these passages; {remedy}"
         )

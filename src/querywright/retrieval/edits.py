@@ -52,7 +52,7 @@ def remember_former(folder: Path, before: Mapping[str, Passage], now: Mapping[st
 
 
 def former_passages(searched: object, home: Path | None = None) -> dict[str, Passage]:
-    """Return the former passages of a collection by id; empty if there are none or it is not in a workspace.
+    """Return the former passages of a collection, keyed by id; empty if there are none or it is not in a workspace.
 
     Args:
         searched: A collection's name, or an open retriever.

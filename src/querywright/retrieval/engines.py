@@ -88,7 +88,7 @@ def open_retriever(
 
 
 def passages_in(name: Any, home: Path | None = None) -> Mapping[str, Passage]:
-    """Return a collection's passages by id.
+    """Return a collection's passages, keyed by id.
 
     Args:
         name: Name of the collection, the address of a Chroma collection, or an open retriever with ``passages``.

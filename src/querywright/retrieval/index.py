@@ -210,7 +210,7 @@ def longer_notes(passages: Iterable[Passage], embedder: Embedder) -> list[str]:
 
 
 def checked_passages(passages: Iterable[Passage]) -> dict[str, Passage]:
-    """Check passages, and return them by id; equal passages count once.
+    """Check passages, and return them keyed by id; equal passages count once.
 
     Raises:
         DataError: Some passages cannot be stored, or two different passages have the same id.
