@@ -455,7 +455,8 @@ def compile(
             knobs=values, settings=settings, reader_check=reader_check, reranker=ranker,
             writer_lm=writer, judges=judges, judge_lm=asks, progress=update, tell=tell,
         ).by_slice(slices, splits.test)  # fmt: skip
-    made = {one.name: getattr(found, one.name) for one in fields(found)} | {"hints": tuple(experiment.hints)}
+    found = replace(found, hints=tuple(experiment.hints))
+    made = {one.name: getattr(found, one.name) for one in fields(found)}
     return Compilation(**made, splits=splits, workspace=place, writer_lm=writer, given=given)
 
 
