@@ -137,7 +137,7 @@ def calibration(
         labels: The judge's label for each case, in the same order; None for a missing label.
         lm: Name of the judge's LM.
         engine: SHA-256 of the judge's LM and that LM's location.
-        failed: How many of the missing labels are failures; the others were unreadable. Default 0.
+        failed: Number of labels that are missing because a call failed; the others were unreadable. Default 0.
         seed: Random seed for the resampling. Default 0.
     """
     pairs = list(zip(judged, labels, strict=True))

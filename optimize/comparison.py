@@ -40,7 +40,8 @@ from querywright.retrieval.engines import opened
 CLOSED_BOOK, ORACLE = "closed book", "oracle evidence"
 
 TRANSCRIBED = 20_000
-"""Prompts (several kilobytes per call) are kept in memory only up to this number of questions times programs."""
+"""Prompts, which take several kilobytes per call, are kept in memory only if questions times programs is at most this
+number."""
 
 SECOND = f"{PLAIN}:query_with_options=true"
 """The second baseline, used if questions have options."""
@@ -395,7 +396,7 @@ class References:
     """Closed book and oracle evidence for each reader of the programs.
 
     Args:
-        programs: The references by name.
+        programs: The reference programs, keyed by name.
         closed_book: By program, the name of the reference or program with the same reader and no passages.
         oracle: By program, the name of the reference with the same reader and the deciding passages.
     """

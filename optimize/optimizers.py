@@ -400,7 +400,7 @@ def _bootstrapped(work: OptimizerRun, size: int) -> RAG:
 
 
 def _traced(work: OptimizerRun, size: int, place: int = 0) -> RAG:
-    """Return the program that ``BootstrapFewShot`` makes from the training questions in the order for ``place``."""
+    """Return the program that ``BootstrapFewShot`` makes from the training questions, shuffled with seed ``place``."""
     with work.watched(work.accepts) as metric:
         optimizer = dspy.BootstrapFewShot(
             metric=metric,

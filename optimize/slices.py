@@ -71,7 +71,7 @@ def slice_results(
         baseline: Name of the program that the others are compared with.
         closed_book: Results of the reader without passages on these questions, for ``known``. Closed book is left out
             of the ``known`` slices, because it defines them.
-        metric: The metric that is 1.0 for right answers, for ``known``. Default accuracy.
+        metric: The metric that decides ``known``: an answer is right if its value is 1.0. Default accuracy.
 
     Raises:
         InputError: ``known`` is requested without closed book, or a column has too many values.

@@ -312,7 +312,7 @@ def _of_index(
 def _ask_and_answer(
     passages: Mapping[str, Passage], ids: Sequence[str], *, lm: dspy.LM, reader_lm: dspy.LM
 ) -> Draft:  # fmt: skip
-    """Return a question with its answer about one or two passages, and the reason for dropping it; cheap checks run
+    """Return a question about one or two passages, its answer, and the reason if it must be dropped; cheap checks run
     first.
     """
     writer, reader, given = AskAndAnswer(), ShortAnswerReader(), [passages[id] for id in ids]

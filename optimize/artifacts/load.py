@@ -233,7 +233,7 @@ def collection_of(manifest: ArtifactManifest, home: Path | None, accept: bool = 
         if technique_class(manifest.technique).SEARCHES == "0":
             return None
         raise ArtifactError(
-            f"the program (technique {manifest.technique}) was compiled on a custom retriever, but an artifact "
+            f"the program (technique {manifest.technique}) was compiled with a custom retriever, but an artifact "
             "cannot contain a custom retriever; pass retriever=..."
         )
     published = read_manifest(collection_folder(manifest.collection, home))

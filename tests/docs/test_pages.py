@@ -100,6 +100,15 @@ def test_every_picture_is_shown():
     assert shown == {path.name for path in (DOCS / "assets").glob("*.svg")}
 
 
+def test_the_picture_of_the_front_shows_the_table():
+    page = (DOCS / "results/tuning.md").read_text(encoding="utf-8").partition("<!-- table: handbook-tuning -->")[2]
+    rows = re.findall(r"^\| [^|]* \| (\.\d+) \[.*\| ([\d,]+) \|$", page.partition("!")[0], re.MULTILINE)
+    picture = ET.parse(DOCS / "assets/front.svg").getroot()
+    told = re.findall(r"0(\.\d+) with ([\d,]+) tokens", picture.findtext(f"{SVG}desc", ""))
+    assert len(rows) == 8
+    assert told == rows
+
+
 @pytest.fixture
 def own_settings():
     """DSPy's settings, which the page changes for the whole process, are put back."""

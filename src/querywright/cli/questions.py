@@ -161,7 +161,7 @@ def make_command(
     The set contains questions, their answers, and the passages that contain the answers. A question is kept if its
     passages contain the answer, and if an LM finds this answer with all of these passages, but not without passages or
     with only one of two. The set is synthetic, so read it before you rely on a result. If a question is dropped,
-    another passage is tried, up to five passages per question to keep.
+    another passage is tried, up to five times as many passages as questions.
 
     Example: querywright testset make mine --lm openai/gpt-4o-mini --out questions.jsonl
 

@@ -35,7 +35,7 @@ NARROWEST_TEXT = 18
 """Minimum width of a column of words, or of a line, in terminal columns."""
 
 WHOLE_HEAD = 10
-"""Width up to which the header of a column of numbers is not wrapped, in terminal columns."""
+"""Maximum width, in characters, at which the header of a numeric column stays on one line."""
 
 GAP = 2  # the padding and the divider
 NOTHING = {"", "-", "0", "0%", "0.0", "- / -", "0.0 / 0.0"}
