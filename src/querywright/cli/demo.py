@@ -49,7 +49,7 @@ def demo(
 ) -> None:
     """Choose a technique, then compile HCQR and ask a question.
 
-    The technique is chosen for documents that no LM has seen. HCQR is then compiled, saved, loaded, and asked a
+    The technique is chosen for documents that no LM has read. HCQR is then compiled, saved, loaded, and asked a
     question. By default, a large LM's answers are replayed from a recording; --lm NAME sends the prompts to that
     LM instead.
 
@@ -126,7 +126,7 @@ def _handbook(workspace: Workspace, output: opt.Output, run: opt.Threads) -> Non
         )  # fmt: skip
     won = {one.arm: one.test for one in compared.comparisons if one.metric == "accuracy"}
     show_table(
-        f"{len(splits['test'])} test questions about a handbook that no LM has seen; passages per question: "
+        f"{len(splits['test'])} test questions about a handbook that no LM has read; passages per question: "
         f"{HANDBOOK_BUDGET}; LM: {workspace.lm.model}",
         [
             {
