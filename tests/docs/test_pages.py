@@ -100,13 +100,22 @@ def test_every_picture_is_shown():
     assert shown == {path.name for path in (DOCS / "assets").glob("*.svg")}
 
 
-def test_the_picture_of_the_front_shows_the_table():
+def told_in(picture):
+    """The values and the tokens in a picture's description."""
+    root = ET.parse(DOCS / "assets" / picture).getroot()
+    return re.findall(r"0(\.\d+) with ([\d,]+) tokens", root.findtext(f"{SVG}desc", ""))
+
+
+def test_the_pictures_of_rates_and_tokens_show_their_tables():
     page = (DOCS / "results/tuning.md").read_text(encoding="utf-8").partition("<!-- table: handbook-tuning -->")[2]
     rows = re.findall(r"^\| [^|]* \| (\.\d+) \[.*\| ([\d,]+) \|$", page.partition("!")[0], re.MULTILINE)
-    picture = ET.parse(DOCS / "assets/front.svg").getroot()
-    told = re.findall(r"0(\.\d+) with ([\d,]+) tokens", picture.findtext(f"{SVG}desc", ""))
     assert len(rows) == 8
-    assert told == rows
+    assert told_in("front.svg") == rows
+    page = (DOCS / "explanation/rewrite-retrieve-select.md").read_text(encoding="utf-8")
+    table = page.partition("<!-- table: selection -->")[2].partition("!")[0]
+    cells = re.findall(r"\| (\.\d+) \[[^|]*\| ([\d,]+) ", table)
+    assert len(cells) == 9
+    assert sorted(told_in("selection.svg")) == sorted(cells)
 
 
 @pytest.fixture
