@@ -35,7 +35,7 @@ from querywright.programs import RAG, READERS, make_program, make_reader
 from querywright.programs.ensemble import without_reader
 from querywright.programs.readers import reader_for
 from querywright.retrieval import rerank
-from querywright.retrieval.checks import tell_searched
+from querywright.retrieval.checks import tell_rebuilt, tell_searched
 from querywright.retrieval.collection import collection_folder, read_manifest
 from querywright.retrieval.edits import follow_labels, former_passages
 from querywright.retrieval.engines import check_engine
@@ -375,6 +375,8 @@ def open_experiment(
 def _hints(experiment: Experiment) -> list[str]:
     """Return warnings about the questions, the collection and the rewriters."""
     found: list[str] = []
+    own = [program.technique.retriever for program in experiment.programs.values()]
+    tell_rebuilt([*experiment.retrievers.values(), *own], found.append)
     tell_searched(experiment.questions, experiment.retriever, found.append)
     techniques: dict[Any, list[str]] = {}
     for program in experiment.programs.values():

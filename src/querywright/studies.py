@@ -49,7 +49,7 @@ from querywright.optimize.study.storage import open_storage
 from querywright.programs import RAG, Technique, register_technique, technique_class
 from querywright.programs.readers import reader_for
 from querywright.progress import shown
-from querywright.retrieval.checks import check_passes, tell_passages, tell_searched
+from querywright.retrieval.checks import check_passes, tell_passages, tell_rebuilt, tell_searched
 from querywright.retrieval.edits import follow_labels, former_passages
 from querywright.retrieval.engines import ENGINES, passages_in, passing_in
 from querywright.workspace import Tell, Workspace
@@ -238,6 +238,7 @@ def open_search(
 
     if objects.retrievers:
         notes = list[str]()
+        tell_rebuilt(retrievers.values(), notes.append)
         tell_searched(
             [one for part in data.splits for one in part], open_retriever(next(iter(retrievers))), notes.append
         )

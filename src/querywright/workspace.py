@@ -137,7 +137,7 @@ class Workspace:
         Args:
             searched: A collection's name, a Chroma collection, its address, or any retriever.
             embedder: The embedder for a collection, or its name.
-            engine: The engine that searches a collection. Default ``dense``.
+            engine: The engine that searches a collection, also one that a retriever has open. Default ``dense``.
             where: A filter on a collection's metadata. Default: every passage.
 
         Raises:
@@ -145,8 +145,7 @@ class Workspace:
         """
         from querywright.models.embedder import resolve_embedder
         from querywright.retrieval.callable import as_retriever, is_collection
-        from querywright.retrieval.chroma import ForeignChromaRetriever
-        from querywright.retrieval.engines import LEXICAL, open_retriever
+        from querywright.retrieval.engines import LEXICAL, open_retriever, with_engine
 
         if not (isinstance(searched, str) or is_collection(searched)):
             found: Any = as_retriever(searched)
@@ -155,13 +154,7 @@ class Workspace:
                     f"where= works only with a collection, but got the retriever {found!r:.80}; pass a collection's "
                     "name, or apply the filter in the retriever"
                 )
-            own = getattr(found, "name", None)
-            if engine != "dense" and isinstance(found, ForeignChromaRetriever):
-                searched = found
-            elif engine != "dense" and found.kind == "dense" and isinstance(own, str):
-                searched, embedder, where = own, found.embedder, getattr(found, "where", None)
-            else:
-                return found
+            return with_engine(found, engine)
         if engine in LEXICAL:
             embedder = None
         return open_retriever(

@@ -11,6 +11,7 @@ from querywright.data import Label, Passage, Question, read_documents
 from querywright.retrieval.bm25 import BM25Retriever
 from querywright.retrieval.checks import tell_passages
 from querywright.retrieval.edits import follow_labels, former_passages, sample_passages, share_changed
+from querywright.retrieval.engines import open_retriever
 from querywright.retrieval.hybrid import HybridRetriever
 
 pytest.importorskip("semantic_text_splitter")
@@ -240,4 +241,47 @@ def test_a_study_and_a_compilation_follow_labels_and_their_reports_say_so(edited
         page = html.unescape(found.report(tmp_path / "report.html").read_text())
         assert matched in page
         assert lost in page
+        assert found.compared.arms[0].mean("recall@5").value == 1.0
+
+
+@pytest.mark.parametrize("engine", ["dense", "hybrid", "bm25"])
+def test_all_engines_of_an_open_retriever_search_what_it_opened_and_a_rebuild_is_reported_once(tmp_path, engine):
+    docs, home = tmp_path / "docs", tmp_path / "home"
+    docs.mkdir()
+    (docs / "a.md").write_text(MD)
+    (docs / "b.rst").write_text(RST)
+    qw.ChromaRetriever.build("mine", docs, home=home)
+    held = open_retriever("mine", engine=engine, home=home)
+    labeled = {word: one.id for one in held.passages() for word in ("soil2", "sink6") if word in one.text}
+    asked = [{"id": word, "question": f"What does {word} turn into?", "evidence": [id]} for word, id in labeled.items()]
+    arms = ["plain", "plain@bm25", "plain@hybrid"]
+    options = {"reader": None, "metrics": ["recall@5"], "references": False}
+
+    def recalls(retriever, home=home):
+        found = qw.compare(arms, asked, retriever=retriever, home=home, tell=[].append, **options)
+        return [found.arm(name).mean("recall@5").value for name in arms], [
+            line for line in found.hints if "rebuilt" in line or "moved" in line
+        ]
+
+    assert recalls(held) == ([1.0, 1.0, 1.0], [])
+    qw.ChromaRetriever.build("mine", docs, home=home)  # unchanged
+    assert recalls(held) == ([1.0, 1.0, 1.0], [])
+    (docs / "a.md").write_text(MD.replace("The soil soil0", "Soil"))
+    (docs / "b.rst").write_text(RST.partition("Sinks")[0])
+    again = qw.ChromaRetriever.build("mine", docs, home=home)
+    for place in (home, tmp_path / "other"):
+        values, (line,) = recalls(held, place)
+        assert values == [1.0, 1.0, 1.0]
+        assert "the collection 'mine' was rebuilt after the retriever was opened" in line
+        assert "open it again, for example with ChromaRetriever('mine')" in line
+    values, (line,) = recalls(again)
+    assert values == [0.5, 0.5, 0.5]
+    assert "moved or changed: 1" in line
+    splits = {part: [{**one, "id": f"{one['id']}{part}"} for one in asked] for part in ("train", "dev", "test")}
+    for run, techniques in ((qw.study, ["plain"]), (qw.compile, "plain")):
+        told: list[str] = []
+        found = run(techniques, splits, retriever=held, reader=None, trials=1, home=home, tell=told.append,
+                    **{"objectives" if run is qw.study else "objective": "recall@5"})  # fmt: skip
+        assert sum("was rebuilt" in line for line in told) == 1
+        assert sum("was rebuilt" in line for line in found.compared.all_notes) == 1
         assert found.compared.arms[0].mean("recall@5").value == 1.0

@@ -13,7 +13,7 @@ from querywright.errors import CollectionError, InputError
 from querywright.retrieval.bm25 import BM25Retriever, ExpandedRetriever
 from querywright.retrieval.callable import CallableRetriever, as_retriever
 from querywright.retrieval.chroma import ChromaRetriever
-from querywright.retrieval.engines import ENGINES, LEXICAL, open_retriever, opened
+from querywright.retrieval.engines import ENGINES, LEXICAL, open_retriever, opened, with_engine
 from querywright.retrieval.generated_questions import COMPLETE
 from querywright.retrieval.hybrid import HybridRetriever
 from querywright.retrieval.question_index import QuestionIndex
@@ -150,3 +150,30 @@ def test_bm25_loads_neither_chroma_nor_a_model(weather, home):
     )
     done = subprocess.run([sys.executable, "-c", code, str(home)], capture_output=True, text=True, timeout=300)
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_open_collection_is_searched_with_another_engine_after_a_rebuild(weather, build, home, engine):
+    held, expected = weather(where={"warm": True}), weather(engine, where={"warm": True})
+    build(home, "weather", [Passage("sun", "moon", "", {"warm": True})], Compass(), prune=True)
+    assert held.is_rebuilt
+    assert with_engine(held, "dense") is held
+    found = with_engine(held, engine)
+    assert (type(found), found.fingerprint) == (KINDS[engine], expected.fingerprint)
+    assert [[hit.passage for hit in hits] for hits in found.search(["south sun", "north"], 3)] == [
+        [hit.passage for hit in hits] for hits in expected.search(["south sun", "north"], 3)
+    ]
+    assert with_engine(found, engine) is found
+    with pytest.raises(InputError, match="where= works only with a collection's name"):
+        open_retriever(held, engine=engine, where={"warm": False})
+
+
+def test_a_retriever_that_is_no_open_collection_is_kept_for_every_engine(weather):
+    own, lexical = CallableRetriever(lambda query, k: []), weather("bm25")
+    several = HybridRetriever([weather(), own])
+    weighted = HybridRetriever([weather(), lexical], weights=[2, 1])
+    for one in (own, lexical, several):
+        assert {with_engine(one, engine) for engine in ENGINES} == {one}
+    assert with_engine(weighted, "hybrid") is weighted
+    assert with_engine(weighted, "bm25").fingerprint == lexical.fingerprint
+    assert with_engine(weather("questions"), "bm25").fingerprint == lexical.fingerprint

@@ -64,8 +64,8 @@ class BM25Retriever(CollectionPassages):
         k1: Saturation of term frequency, 0 or more. The larger the value, the more each repetition of a word adds to
             the score. Default 1.5.
         b: Strength of the length normalization, 0 to 1. Default 0.75.
-        beside: An open retriever for the same collection. The two retrievers share the passages in memory. Default
-            None.
+        beside: An open retriever for the same collection. The two retrievers share the passages in memory, so both
+            search the same passages even if the collection was rebuilt in the meantime. Default None.
 
     Raises:
         InputError: ``k1`` or ``b`` is out of range, or ``where`` is not a valid filter.
@@ -91,7 +91,7 @@ class BM25Retriever(CollectionPassages):
         if not (math.isfinite(k1) and k1 >= 0 and 0 <= b <= 1):
             raise InputError(f"k1 must be 0 or more and b must be from 0 to 1, but got {k1} and {b}")
         self.name = name
-        self.folder = folder = collection_folder(name, home)
+        self.folder = folder = collection_folder(name, home) if beside is None else beside.folder
         self.where = all_of(where)
         if beside is not None:
             self.manifest, self._passages, self._chroma = beside.manifest, beside._passages, beside._index
@@ -181,7 +181,7 @@ class ExpandedRetriever(BM25Retriever):
 
     Args:
         name: Name of the collection.
-        home, where, k1, b: See ``BM25Retriever``.
+        home, where, k1, b, beside: See ``BM25Retriever``.
 
     Raises:
         InputError: ``k1`` or ``b`` is out of range, or ``where`` is not a valid filter.

@@ -77,12 +77,13 @@ class Generation(Checksummed):
 class CollectionPassages(Shared):
     """Base class for open collections, with their passages. A copy is the same object; unpickling reopens it.
 
-    A subclass sets ``name``, ``folder``, which is the collection's folder, and ``_passages``, a mapping of ids to
-    passages, sorted by id.
+    A subclass sets ``name``, ``folder``, which is the collection's folder, ``manifest``, and ``_passages``, a mapping
+    of ids to passages, sorted by id.
     """
 
     name: str
     folder: Path
+    manifest: Generation
     _made: tuple[tuple[Any, ...], dict[str, Any]]
     _passages: Mapping[str, Passage]
 
@@ -97,6 +98,15 @@ class CollectionPassages(Shared):
             InputError: Some ids are not in the collection; the message names them.
         """
         return picked(self.name, self._passages, ids)
+
+    @property
+    def is_rebuilt(self) -> bool:
+        """Whether the collection was rebuilt with different passages or a different embedder since it was opened."""
+        with suppress(CollectionError):
+            now = read_manifest(self.folder)
+            own = self.manifest
+            return now is not None and (now.content_hash, now.embedder) != (own.content_hash, own.embedder)
+        return False
 
     def __contains__(self, id: object) -> bool:
         return id in self._passages

@@ -54,7 +54,8 @@ def open_retriever(
     Args:
         name: Name of the collection, a ``chromadb`` collection, or its address (see ``ForeignChromaRetriever``).
             Foreign collections support only ``dense``; for them, passing the embedded model is the same as passing no
-            embedder.
+            embedder. If it is an open ``ChromaRetriever``, the result searches the passages that it has open, with its
+            embedder and filter, even if the collection was rebuilt in the meantime.
         engine: ``dense``, ``bm25``, ``hybrid`` (dense and BM25 with equal weights), ``questions``, or ``expanded``.
             Default ``dense``.
         embedder: The embedder that the collection was built with; ``bm25`` and ``expanded`` need none. Default: the
@@ -63,11 +64,16 @@ def open_retriever(
         where: A filter on metadata. Default: every passage.
 
     Raises:
-        InputError: There is no such engine.
+        InputError: There is no such engine, or there is a filter but the collection is already open.
         CollectionError: The collection or its questions are missing or damaged, or were built with a different
             embedder.
     """
-    if not isinstance(name, str) or is_address(name):
+    beside = name if isinstance(name, ChromaRetriever) else None
+    if beside is not None:
+        if where:
+            raise InputError(f"where= works only with a collection's name, but got {name!r:.80}; set the filter in it")
+        name, home, where = beside.name, beside.folder.parents[1], beside.where
+    elif not isinstance(name, str) or is_address(name):
         if check_engine(engine) != "dense":
             raise InputError(
                 f"a foreign Chroma collection supports only the dense engine, but got {engine}; to use {engine}, build "
@@ -76,12 +82,12 @@ def open_retriever(
         named = None if embedder is None or embedder.id == EMBEDDED_ID else embedder
         return ForeignChromaRetriever(name, embedder=named, home=home, where=where)
     if check_engine(engine) == "bm25":
-        return BM25Retriever(name, home=home, where=where)
+        return BM25Retriever(name, home=home, where=where, beside=beside)
     if engine == "expanded":
-        return ExpandedRetriever(name, home=home, where=where)
+        return ExpandedRetriever(name, home=home, where=where, beside=beside)
     if engine == "questions":
-        return QuestionIndex(name, embedder=embedder, home=home, where=where)
-    dense = ChromaRetriever(name, embedder=embedder, home=home, where=where)
+        return QuestionIndex(name, embedder=embedder, home=home, where=where, plain=beside)
+    dense = beside or ChromaRetriever(name, embedder=embedder, home=home, where=where)
     if engine == "dense":
         return dense
     return HybridRetriever([dense, BM25Retriever(name, home=home, where=where, beside=dense)])
@@ -109,6 +115,22 @@ def passing_in(name: str, where: Mapping[str, Any], home: Path | None = None) ->
     manifest, held = hold_published(folder, home)
     with held:
         return open_index(folder, manifest).ids(where)
+
+
+def with_engine(retriever: Any, engine: str) -> Any:
+    """Return a retriever that searches the passages that a retriever has open, with another engine.
+
+    The retriever itself is returned if the engine is ``dense`` or the retriever's engine, and if the retriever does
+    not search a collection with vectors.
+    """
+    found = searched_by(retriever)
+    if engine == "dense" or opened(found)["engine"] == engine:
+        return retriever
+    if isinstance(found, HybridRetriever) and opened(found)["engine"]:
+        found = found.retrievers[0]
+    found = found.plain if isinstance(found, QuestionIndex) else found
+    is_open = isinstance(found, ChromaRetriever | ForeignChromaRetriever)
+    return open_retriever(found, engine=engine) if is_open else retriever
 
 
 def opened(retriever: object) -> dict[str, Any]:

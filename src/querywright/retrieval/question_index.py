@@ -61,6 +61,7 @@ class QuestionIndex(CollectionPassages):
         embedder: The embedder that the collection was built with. Default: the embedder recorded in the collection.
         home: The workspace. Default: ``querywright.home.home()``.
         where: A filter on the metadata of the passages, as in ``ChromaRetriever``. Default: every passage.
+        plain: An open retriever for the same collection, whose passages, embedder, and filter are used. Default None.
 
     Raises:
         CollectionError: The collection or its questions are missing or damaged, or were built with a different
@@ -79,11 +80,13 @@ class QuestionIndex(CollectionPassages):
         embedder: TextEmbedder | None = None,
         home: Path | None = None,
         where: Mapping[str, Any] | None = None,
+        plain: ChromaRetriever | None = None,
     ) -> None:
         self.name = name
-        self.plain = ChromaRetriever(name, embedder=embedder, home=home, where=where)
+        self.plain = plain or ChromaRetriever(name, embedder=embedder, home=home, where=where)
         """A retriever that searches the same passages by their text."""
         self.folder, self.embedder, self.where = self.plain.folder, self.plain.embedder, self.plain.where
+        self.manifest = self.plain.manifest
         self._passages = self.plain._passages
         self._questions = ChromaRetriever(questions_name(name), embedder=self.embedder, home=home)
         self._own, self._partial = dict[str, str](), set[str]()
