@@ -145,8 +145,9 @@ def compare(
         slices: Question columns by which to break down the results, such as ``topic``, or ``known`` (whether the reader
             answers the question correctly without passages). Default none.
         home: The workspace folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
-        out: The folder to which you will ``save`` the comparison. Arms that are already saved there come first in the
-            results. It is an error if the folder's settings or questions are different. Default: none.
+        out: The folder to which you will ``save`` the comparison; this call only reads it, and only
+            ``save(folder)`` writes files. Arms that are already saved there come first in the results. It is an error
+            if the folder's settings or questions are different. Default: none.
         progress: True to show a bar (also in notebooks), or a function that is called with the step, the amount done,
             and the total.
         tell: A function that is called with each warning about questions and names. Default: ``warnings.warn``.
@@ -390,8 +391,8 @@ def compile(
         reading: Arguments for ``read_questions``: ``columns``, ``limit``, and ``split``.
         slices: Question columns, or ``known``, by which to break down the test results, as in ``compare``.
         home: The workspace folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
-        out: The folder to which you will ``save`` the program. If the folder contains a different program, an error is
-            raised before any LM call. Default: none.
+        out: The folder to which you will ``save`` the program; this call only reads it, and only ``save(path)`` writes
+            files. If the folder contains a different program, an error is raised before any LM call. Default: none.
         progress: True to show a bar (also in notebooks), or a function that is called with the step, the amount done,
             and the total.
         tell: A function that is called with each warning and note. Default: ``warnings.warn``.
