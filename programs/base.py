@@ -596,7 +596,11 @@ def checked_options(question: Any, options: Any) -> list[str]:
         return []
     listed = isinstance(options, Sequence) and not isinstance(options, str)
     if not listed or not all(isinstance(option, str) and option.strip() for option in options):
-        raise TechniqueError(f"options must be a list of nonempty strings, but got {options!r} for {question[:80]!r}")
+        kind = "the string " * isinstance(options, str)
+        raise TechniqueError(
+            f"options must be a list of nonempty strings, but got {kind}{options!r} for {question[:80]!r}; pass a "
+            "list, such as ['yes', 'no']"
+        )
     texts = [option.strip() for option in options]
     if len(texts) == 1 or len(set(texts)) < len(texts):
         raise TechniqueError(

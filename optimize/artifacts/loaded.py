@@ -322,7 +322,7 @@ class _Teller:
 
 def _given(question: str, options: Options, history: History) -> dict[str, Any]:
     turns = turns_of(history)
-    given = {"question": question, "options": None if options is None else list(options)}
+    given = {"question": question, "options": options if options is None or isinstance(options, str) else list(options)}
     return {**given, "history": turns} if turns else given
 
 

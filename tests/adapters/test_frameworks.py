@@ -70,6 +70,16 @@ def test_what_is_no_question_is_refused(program, given):
         langchain.as_runnable(program).invoke(given)
 
 
+def test_options_in_a_single_string_are_refused(program):
+    for ask in (
+        lambda: langchain.as_runnable(program).invoke({**GIVEN, "options": "a,b"}),
+        lambda: llama_index.QuerywrightQueryEngine(program).query(llama_index.ChoiceQuery(QUESTION, options="a,b")),
+        lambda: haystack.QuerywrightProgram(program).run(QUESTION, "a,b"),
+    ):
+        with pytest.raises(TechniqueError, match="got the string 'a,b'"):
+            ask()
+
+
 def test_an_engine_answers_with_its_sources(open_program):
     engine, asked = (
         llama_index.QuerywrightQueryEngine(open_program()),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import field_validator
@@ -69,13 +69,12 @@ def as_runnable(program: ProgramSource) -> RunnableLambda[Any, dict[str, Any]]:
     return RunnableLambda(invoke, ainvoke, name="querywright")
 
 
-def _question(given: Any) -> tuple[str, list[str] | None]:
+def _question(given: Any) -> tuple[str, Sequence[str] | None]:
     """Return the question and the options in a chain's input."""
     if isinstance(given, str):
         return given, None
     if isinstance(given, Mapping) and isinstance(given.get("question"), str):
-        options = given.get("options")
-        return given["question"], None if options is None else list(options)
+        return given["question"], given.get("options")
     raise InputError(
         f'the input must be a question or a dict such as {{"question": "...", "options": ["...", "..."]}}, but got '
         f"{given!r}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,8 +75,8 @@ class QuerywrightQueryEngine(BaseQueryEngine):
         return {}
 
 
-def _question(query: QueryBundle) -> tuple[str, list[str] | None]:
-    return query.query_str, (list(query.options) or None) if isinstance(query, ChoiceQuery) else None
+def _question(query: QueryBundle) -> tuple[str, Sequence[str] | None]:
+    return query.query_str, (query.options or None) if isinstance(query, ChoiceQuery) else None
 
 
 def _node(passage: Passage, score: float | None, metadata: dict[str, Any]) -> NodeWithScore:

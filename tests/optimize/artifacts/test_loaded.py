@@ -46,6 +46,9 @@ def test_the_answer_is_the_same_however_it_is_asked_for(loaded):
     assert program.retrieve(*asked(1)).passages == one.passages
     with pytest.raises(InputError, match="options"):
         program(asked(1)[0])
+    for answer in (program, program.retrieve):
+        with pytest.raises(InputError, match=r"options must be a list .* the string 'a,b' .*; pass a list, such as"):
+            answer(asked(1)[0], "a,b")
 
 
 def test_an_lm_without_an_async_engine_is_asked_in_an_event_loop(artifact, world, make_lm):
