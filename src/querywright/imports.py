@@ -30,6 +30,8 @@ def imported(name: str, what: str) -> Any:
     """
     module, _, function = name.rpartition(":")
     file = Path(module) if module.endswith(".py") else None
+    if file is not None and not file.is_file():
+        raise InputError(f"cannot import the {what} {name!r}: there is no file {module!r}; correct the path")
     path = list(sys.path)
     sys.path.insert(0, "" if file is None else str(file.absolute().parent))
     try:

@@ -105,7 +105,8 @@ def test_a_study_of_code_in_a_file_is_shown_without_the_file(ok, wrong, mine, se
     ("arm", "said"),
     [
         ("own_programs.py", "'own_programs.py' is a file; name a technique or program in it, as in own_programs.py:"),
-        ("nowhere.py:Keywords", "cannot import the program 'nowhere.py:Keywords'"),
+        ("nowhere.py:Keywords", "cannot import the program 'nowhere.py:Keywords': there is no file 'nowhere.py'"),
+        ("nowhere:Keywords", "cannot import the program 'nowhere:Keywords': ModuleNotFoundError"),
         ("own_programs.py:Keyword", "unknown name 'Keyword' (did you mean Keywords?); available: Keywords, "),
         ("own_programs:Nothing", "unknown name 'Nothing'; available: "),
         ("own_programs.py:index", "a program must be a dspy.Module or a function, but got ChromaRetriever"),

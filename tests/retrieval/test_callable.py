@@ -171,5 +171,6 @@ def test_answers_that_cannot_be_read(answer, message):
 
 @pytest.mark.parametrize("thing", [7, None, "name", Passage])
 def test_things_that_are_no_retriever(thing):
-    with pytest.raises(InputError, match=r"is not a retriever; pass a function|is a class; pass an instance"):
+    with pytest.raises(InputError, match=r"is not a retriever; pass a function|is a class; pass an instance") as said:
         as_retriever(thing)
+    assert ("; to search a collection, pass ChromaRetriever('name')" in str(said.value)) == (thing == "name")

@@ -211,9 +211,10 @@ def _caller(fn: Any) -> Callable[[str, int], Any]:
     if callable(getattr(fn, "retrieve", None)) and not hasattr(fn, "forward"):
         return lambda query, k: fn.retrieve(query)
     if not callable(fn):
+        collection = f"; to search a collection, pass ChromaRetriever({fn!r})" if isinstance(fn, str) else ""
         raise InputError(
             f"{type(fn).__name__} is not a retriever; pass a function (query, k) that returns a list of passages, or "
-            "an object with invoke, retrieve, forward, or both search and fingerprint"
+            f"an object with invoke, retrieve, forward, or both search and fingerprint{collection}"
         )
     try:
         parameters = inspect.signature(getattr(fn, "forward", fn)).parameters
