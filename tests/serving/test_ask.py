@@ -21,6 +21,8 @@ from querywright.errors import (
     QuerywrightError,
 )
 from querywright.models.engine_errors import LMBudgetError, LMOutageError, LMPromptTooLongError
+from querywright.retrieval.chroma import ChromaRetriever
+from querywright.retrieval.engines import open_retriever
 from querywright.serving.middleware import STATUSES, failure_of
 from querywright.serving.server import write_logs
 from querywright.serving.shapes import has_declined
@@ -73,8 +75,26 @@ def test_options_and_short_answers_are_asked_of_one_program(run, make, scripted)
 
 def test_health_names_the_artifact(run):
     assert run().client.get("/health").json() == {
-        "artifact": "sample", "version": "a" * 12, "technique": "plain", "reader": "short_answer", "token": False
+        "artifact": "sample", "version": "a" * 12, "technique": "plain", "reader": "short_answer", "token": False,
+        "rebuilt": False,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ["bm25", "hybrid"])
+def test_health_says_that_the_collection_was_rebuilt_while_the_server_searches_what_it_opened(
+    run, make, scripted, tmp_path, engine
+):
+    def index(text):
+        ChromaRetriever.build("mine", [Passage("p", text)], home=tmp_path)
+
+    index("An old fact.")
+    retriever = open_retriever("mine", engine=engine, home=tmp_path)
+    server = run(make(scripted, retriever=retriever))
+    for text, is_rebuilt in (("An old fact.", False), ("A new fact.", True)):
+        index(text)
+        assert server.client.get("/health").json()["rebuilt"] is is_rebuilt
+        assert server.ask(7).status_code == 200
+        assert [one.text for one in retriever.get(["p"])] == ["An old fact."]
 
 
 def test_an_answer_is_streamed(run):

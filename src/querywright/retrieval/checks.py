@@ -110,10 +110,15 @@ def check_filter(retriever: Any) -> Collection[str] | None:
     return check_passes(where, passing, retriever.passages)
 
 
+def rebuilt(retrievers: Iterable[Any]) -> list[str]:
+    """Return the names of the collections that were rebuilt since the retrievers opened them."""
+    parts = (part for one in retrievers for part in (one, *getattr(one, "retrievers", ())))
+    return list(dict.fromkeys(part.name for part in parts if getattr(part, "is_rebuilt", False) is True))
+
+
 def tell_rebuilt(retrievers: Iterable[Any], tell: Tell) -> None:
     """Warn about open retrievers whose collection was rebuilt; each collection is reported only once."""
-    parts = (part for one in retrievers for part in (one, *getattr(one, "retrievers", ())))
-    for name in dict.fromkeys(part.name for part in parts if getattr(part, "is_rebuilt", False) is True):
+    for name in rebuilt(retrievers):
         tell(
             f"warning: the collection {name!r} was rebuilt after the retriever was opened, so the retriever searches "
             f"the earlier passages; open it again, for example with ChromaRetriever({name!r}), and load programs that "

@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from querywright import __version__
 from querywright.models.usage import metered
+from querywright.retrieval.checks import rebuilt
 from querywright.serving.middleware import PAGES, STATUSES, Front, Note, RequestError, ServerMetrics, as_event, as_json
 from querywright.serving.settings import ServeSettings
 from querywright.serving.shapes import AnswerOut, AskRequest, Health, Problem, has_declined
@@ -189,7 +190,8 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         """A server that is stopping, or is not ready yet, does not respond at all."""
         facts = {"technique": program.manifest.technique, "reader": program.manifest.reader}
         token = settings.token is not None
-        return _json({"artifact": service.name, "version": program.id, **facts, "token": token})
+        is_rebuilt = bool(rebuilt([program.program.technique.retriever]))
+        return _json({"artifact": service.name, "version": program.id, **facts, "token": token, "rebuilt": is_rebuilt})
 
     @app.get("/metrics", summary="Show metrics for Prometheus", response_class=PlainTextResponse, dependencies=closed)
     async def metrics() -> Response:

@@ -70,6 +70,10 @@ class Health(BaseModel):
     technique: str
     reader: str | None
     token: bool = Field(description="Whether the server requires a token.")
+    rebuilt: bool = Field(
+        description="Whether the collection was rebuilt since the server opened it. To search the new passages, "
+        "restart the server."
+    )
 
 
 class Problem(BaseModel):
