@@ -369,9 +369,14 @@ def check_settings(folder: str | Path, before: Mapping[str, Any], now: Mapping[s
         raise InputError(f"{Path(folder).name!r} contains a comparison {how}; {ANOTHER_FOLDER}")
 
 
+def budgets(arms: Mapping[str, RAG]) -> dict[str, int]:
+    """Return the maximum number of passages that each program shows, without the programs that show none."""
+    return {name: one.technique.max_passages for name, one in arms.items() if one.technique.SEARCHES != "0"}
+
+
 def unequal_budgets(arms: Mapping[str, RAG]) -> tuple[str, ...]:
     """Return a line with the maximum number of passages that each program shows, if these numbers differ."""
-    shown = {name: one.technique.max_passages for name, one in arms.items() if one.technique.SEARCHES != "0"}
+    shown = budgets(arms)
     listed = ", ".join(f"{name} {count}" for name, count in shown.items())
     return (f"UNEQUAL BUDGETS (maximum number of passages): {listed}",) if len(set(shown.values())) > 1 else ()
 

@@ -24,7 +24,7 @@ from querywright.metrics.judges import JUDGED
 from querywright.models.flow import MOST
 from querywright.models.rewriters import Rewriter, rewriter_of
 from querywright.optimize.artifacts.load import load
-from querywright.optimize.comparison import RIGHT, Comparison
+from querywright.optimize.comparison import RIGHT, Comparison, budgets
 from querywright.optimize.comparison import compare as compare_programs
 from querywright.optimize.hints import hints, repeats
 from querywright.optimize.judge_files import SavedJudge, resolve_judge, resolve_judges
@@ -254,7 +254,9 @@ class Experiment:
         """Return the lines to show below the results table."""
         lm, arms = self.workspace.lm.model, found.arms
         asked = f"LM {lm}; " if found.asks else ""
-        lines = [f"{asked}mean in percent with 95% interval"]
+        most = [*dict.fromkeys(budgets(self.programs).values())]
+        budget = f"; at most {most[0]} passage{'s' * (most[0] > 1)} per arm" if len(most) == 1 else ""
+        lines = [f"{asked}mean in percent with 95% interval{budget}"]
         lines += [] if asked else ["no arm calls an LM for these metrics"]
         lines += [f"{', '.join(names)}: writer LM {name}, reader LM {lm}" for name, names in self.writers.items()]
         lines += [*self.notes, *pool_notes(arms, found.questions)]
