@@ -243,8 +243,9 @@ def compare(
         metrics: DSPy metrics by name. Default: accuracy and decision_useful.
         threads: Number of questions to run at a time, 1 or more. Default 4.
         max_failures: Share of a program's questions that may fail, 0 to 1. Default 0.05.
-        slices: Columns of the questions to show results by, and ``known``: whether the reader answers a question
-            correctly without passages, which requires a closed_book program or reference. Default none.
+        slices: Columns of the questions to show results by; ``options``: whether a question has options; and ``known``:
+            whether the reader answers a question correctly without passages, which requires a closed_book program or
+            reference. Default none.
         progress: Called after each question with the program and the overall progress of the comparison.
 
     Raises:

@@ -29,6 +29,7 @@ from querywright.models.rewriters import rewriter_of
 from querywright.opening import (
     Metrics,
     Scoring,
+    of_accuracy,
     of_grounded,
     open_experiment,
 )
@@ -142,8 +143,9 @@ def compare(
         threads: Number of questions to run in parallel, and the limit on parallel calls to an LM given by name; 1 or
             more. Default: 4; for a remote LM, as many as its server can handle.
         max_failures: Share of an arm's questions that may fail, 0 to 1. Default 0.05.
-        slices: Question columns by which to break down the results, such as ``topic``, or ``known`` (whether the reader
-            answers the question correctly without passages). Default none.
+        slices: Question columns by which to break down the results, such as ``topic``, or ``options`` (whether the
+            question has options) or ``known`` (whether the reader answers the question correctly without passages).
+            Default none.
         home: The workspace folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
         out: The folder to which you will ``save`` the comparison. Arms that are already saved there come first in the
             results. It is an error if the folder's settings or questions are different. Default: none.
@@ -302,6 +304,7 @@ class Compilation(CompileResult):
             notes.append(f"additional questions for closed book and oracle evidence: {count}")
         notes += [one["standing"] for one in self.judges]
         notes += [*pool_notes(self.test, test), *of_grounded(None if reader is None else reader.NAME)]
+        notes += [] if reader is None else of_accuracy(test, [reader.NAME])
         notes += copied_lines(self.copied, allowed=True) if self.settings.allow_copies else []
         if self.writer_lm is not None:
             notes.append(f"{self.technique}: writer LM {self.writer_lm.model}, reader LM {lm}")
@@ -388,7 +391,7 @@ def compile(
             number of questions to take from those left over after the split.
         labels: Passage labels, as in ``compare``.
         reading: Arguments for ``read_questions``: ``columns``, ``limit``, and ``split``.
-        slices: Question columns, or ``known``, by which to break down the test results, as in ``compare``.
+        slices: Question columns, ``options``, or ``known``, by which to break down the test results, as in ``compare``.
         home: The workspace folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
         out: The folder to which you will ``save`` the program. If the folder contains a different program, an error is
             raised before any LM call. Default: none.

@@ -348,9 +348,7 @@ def open_experiment(
     notes = experiment.notes
     notes += [f"left out: {', '.join(left_out)}, because not every question has options"] if left_out else []
     notes += [line for name in readers for line in of_grounded(name)]
-    grounded = any(READERS[name].GROUNDED for name in readers)
-    if grounded and "accuracy" in metrics and not all(question.options for question in asked):
-        notes.append("accuracy means contains_answer for readers that cite passages, and exact_match for other readers")
+    notes += of_accuracy(asked, readers) if "accuracy" in metrics else []
     notes.append(evidence_by(asked) if any(question.evidence for question in asked) else "no labeled evidence")
     if defaults.retriever is not None:
         for engine in dict.fromkeys([arm.engine for arm in named.values() if arm.searches] or [defaults.engine]):
@@ -415,6 +413,22 @@ def of_grounded(reader: str | None) -> list[str]:
     return [
         f"the reader {reader!r} declines to answer without passages, so closed book does not measure the LM's knowledge"
     ]
+
+
+def of_accuracy(questions: Sequence[Question], readers: Sequence[str]) -> list[str]:
+    """Return a note on how accuracy scores these readers' answers to questions without options, if there are any."""
+    with_options = sum(bool(question.options) for question in questions)
+    if not readers or with_options == len(questions):
+        return []
+    if any(READERS[name].GROUNDED for name in readers):
+        note = "accuracy means contains_answer for readers that cite passages, and exact_match for other readers"
+    else:
+        note = (
+            "accuracy means exact_match for questions without options, so a sentence that contains the right answer "
+            "scores 0; contains_answer and token_f1 are more lenient"
+        )
+    kinds = "; to show questions with and without options separately, use the slice 'options'"
+    return [note + (kinds if with_options else "")]
 
 
 def _name(given: Any) -> str | None:

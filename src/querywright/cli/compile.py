@@ -76,8 +76,8 @@ def compile_command(
             after --sizes.
         allow_copies: Also try prompts that copy training questions, answers, or passages. Default: leave these
             prompts out.
-        slice: Also break the test results down by a question column, or by 'known' (whether the LM answers the
-            question correctly without passages). Repeatable.
+        slice: Also break the test results down by a question column, by 'options' (whether the question has options),
+            or by 'known' (whether the LM answers the question correctly without passages). Repeatable.
     """
     from querywright.arms import pairs
     from querywright.optimize.optimizers import optimizer_named

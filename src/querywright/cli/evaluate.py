@@ -27,8 +27,8 @@ class Options:
     """The options of ``evaluate`` and ``compare``.
 
     Args:
-        slice: Also break the results down by a question column, or by 'known' (whether the LM answers the question
-            correctly without passages). Repeatable.
+        slice: Also break the results down by a question column, by 'options' (whether the question has options), or by
+            'known' (whether the LM answers the question correctly without passages). Repeatable.
     """
 
     data: opt.DataOptions
