@@ -95,7 +95,8 @@ class Experiment:
         metrics: Metrics, keyed by name.
         lacking: For each metric that cannot be scored, the requirements that the questions and readers do not meet.
         notes: Remarks to show with the results.
-        hints: Warnings about the questions and names; they are also reported when the experiment is opened.
+        hints: Warnings about the questions and names, which are also reported when the experiment is opened, and the rest of
+            the moved labels.
         arms: The arms by name.
         programs: The programs of the arms, by name.
         retrievers: Open retrievers by engine.
@@ -365,10 +366,13 @@ def open_experiment(
     notes += _shallow(metrics, experiment.programs)
     searched = experiment.retriever
     former = former_passages(searched)
-    experiment.questions = follow_labels(asked, lambda: searched.passages(), former, experiment.hints.append)
+    rest: list[str] = []
+    told = experiment.hints.append
+    experiment.questions = follow_labels(asked, lambda: searched.passages(), former, told, rest.append)
     experiment.hints += _hints(experiment)
     for line in experiment.hints:
         tell(line)
+    experiment.hints += rest
     return experiment
 
 
