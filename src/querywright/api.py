@@ -525,9 +525,9 @@ def check_lm(lm: Any) -> None:
 
 
 def warn_caller(text: str) -> None:
-    """Warn, with the warning attributed to the line outside this package that called the API."""
+    """Warn without the prefix of the command line, and attribute the warning to the line that called the API."""
     frame: FrameType | None = sys._getframe()
     depth = 0
     while frame is not None and frame.f_globals.get("__name__", "").startswith(("querywright.", "contextlib")):
         frame, depth = frame.f_back, depth + 1
-    warnings.warn(text, stacklevel=depth + 1)
+    warnings.warn(text.removeprefix("warning: "), stacklevel=depth + 1)

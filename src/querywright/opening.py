@@ -95,8 +95,8 @@ class Experiment:
         metrics: Metrics, keyed by name.
         lacking: For each metric that cannot be scored, the requirements that the questions and readers do not meet.
         notes: Remarks to show with the results.
-        hints: Warnings about the questions and names, which are also reported when the experiment is opened, and the rest of
-            the moved labels.
+        hints: Warnings about the questions and names, which are also reported when the experiment is opened, and the
+            rest of the moved labels.
         arms: The arms by name.
         programs: The programs of the arms, by name.
         retrievers: Open retrievers by engine.
