@@ -138,8 +138,8 @@ def compare(
         reranker: A cross-encoder, or its name or path, for techniques that rerank.
         writer_lm: The LM that named techniques and artifacts call before the reader: any LM, its name, or a rewriter's
             folder. Default: ``lm``, or an artifact's own LM.
-        references: Whether to also evaluate the reader without passages (closed book) and with the labeled passages
-            (oracle evidence). Default True.
+        references: Whether to also evaluate the reader without passages (closed book) and with the passages labeled
+            ``ENTAILED`` (oracle evidence). Default True.
         threads: Number of questions to run in parallel, and the limit on parallel calls to an LM given by name; 1 or
             more. Default: 4; for a remote LM, as many as its server can handle.
         max_failures: Share of an arm's questions that may fail, 0 to 1. Default 0.05.
