@@ -366,7 +366,8 @@ def check_settings(folder: str | Path, before: Mapping[str, Any], now: Mapping[s
     other = [name for name in now if before and name != "arms" and before.get(name) != now[name]]
     told = [f"{name} {before.get(name)} instead of {now[name]}" for name in other if name != "questions"]
     if other:
-        how = f"with different settings ({'; '.join(told)})" if told else "on different questions"
+        edited = "on different questions or labels (an edit of a labeled passage also changes its label)"
+        how = f"with different settings ({'; '.join(told)})" if told else edited
         raise InputError(f"{Path(folder).name!r} contains a comparison {how}; {ANOTHER_FOLDER}")
 
 

@@ -121,7 +121,7 @@ def test_other_arms_join_those_of_the_folder_and_all_are_corrected_together(comp
     ("more", "said"),
     [
         (("--limit", "6", "--max-passages", "2"), "different settings (max_passages 5 instead of 2)"),
-        (("--limit", "6"), "a comparison on different questions"),
+        (("--limit", "6"), "a comparison on different questions or labels"),
         (("--limit", "6"), "has no valid settings"),
     ],
 )
