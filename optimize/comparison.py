@@ -243,8 +243,9 @@ def compare(
         metrics: DSPy metrics by name. Default: accuracy and decision_useful.
         threads: Number of questions to run at a time, 1 or more. Default 4.
         max_failures: Share of a program's questions that may fail, 0 to 1. Default 0.05.
-        slices: Columns of the questions to show results by, and ``known``: whether the reader answers a question
-            correctly without passages, which requires a closed_book program or reference. Default none.
+        slices: Columns of the questions to show results by; ``options``: whether a question has options; and ``known``:
+            whether the reader answers a question correctly without passages, which requires a closed_book program or
+            reference. Default none.
         progress: Called after each question with the program and the overall progress of the comparison.
 
     Raises:
@@ -365,13 +366,19 @@ def check_settings(folder: str | Path, before: Mapping[str, Any], now: Mapping[s
     other = [name for name in now if before and name != "arms" and before.get(name) != now[name]]
     told = [f"{name} {before.get(name)} instead of {now[name]}" for name in other if name != "questions"]
     if other:
-        how = f"with different settings ({'; '.join(told)})" if told else "on different questions"
+        edited = "on different questions or labels (an edit of a labeled passage also changes its label)"
+        how = f"with different settings ({'; '.join(told)})" if told else edited
         raise InputError(f"{Path(folder).name!r} contains a comparison {how}; {ANOTHER_FOLDER}")
+
+
+def budgets(arms: Mapping[str, RAG]) -> dict[str, int]:
+    """Return the maximum number of passages that each program shows, without the programs that show none."""
+    return {name: one.technique.max_passages for name, one in arms.items() if one.technique.SEARCHES != "0"}
 
 
 def unequal_budgets(arms: Mapping[str, RAG]) -> tuple[str, ...]:
     """Return a line with the maximum number of passages that each program shows, if these numbers differ."""
-    shown = {name: one.technique.max_passages for name, one in arms.items() if one.technique.SEARCHES != "0"}
+    shown = budgets(arms)
     listed = ", ".join(f"{name} {count}" for name, count in shown.items())
     return (f"UNEQUAL BUDGETS (maximum number of passages): {listed}",) if len(set(shown.values())) > 1 else ()
 

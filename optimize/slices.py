@@ -1,4 +1,4 @@
-"""Results by slice: questions with the same value in a column, or questions that the LM does or does not know."""
+"""Results by slice: questions with the same value in a column, with or without options, or known to the LM or not."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ from querywright.optimize.tables import percent
 KNOWN = "known"
 """The slice by whether the LM answers a question correctly without passages: ``yes`` or ``no``."""
 
+OPTIONS = "options"
+"""The slice by whether a question has options: ``yes`` or ``no``."""
+
 NO_VALUE = "(none)"
 """The value for questions whose column is empty, or on which closed book could not be scored."""
 
@@ -29,7 +32,7 @@ class SliceResult:
     """Results on the questions of one slice.
 
     Args:
-        column: Name of the column, or ``known``.
+        column: Name of the column, ``options``, or ``known``.
         value: The column's value.
         arms: The programs' results on these questions.
         comparisons: Each program compared with the baseline on these questions. The p-values are Holm-corrected over
@@ -67,7 +70,8 @@ def slice_results(
     Args:
         arms: Results of the programs, on these questions.
         questions: The questions, with their ``slices``.
-        columns: Columns of the questions to group by; ``known`` groups by whether the LM knows the answer.
+        columns: Columns of the questions to group by; ``options`` groups by whether a question has options, and
+            ``known`` by whether the LM knows the answer.
         baseline: Name of the program that the others are compared with.
         closed_book: Results of the reader without passages on these questions, for ``known``. Closed book is left out
             of the ``known`` slices, because it defines them.
@@ -92,7 +96,7 @@ def columns_of(slices: Sequence[str]) -> list[str]:
     """Return the slices that are question columns."""
     if isinstance(slices, str):
         raise InputError(f"slices must be a list of columns, but got {slices!r}; pass slices=[{slices!r}]")
-    return [name for name in slices if name != KNOWN]
+    return [name for name in slices if name not in (KNOWN, OPTIONS)]
 
 
 def check_known(columns: Sequence[str], metrics: Sequence[str], *, has_closed_book: bool) -> None:
@@ -157,6 +161,8 @@ def _values(
         right = dict(zip((row.id for row in closed_book.rows), closed_book.values(metric), strict=True))
         scores = [right.get(one.id, math.nan) for one in questions]
         named = [NO_VALUE if math.isnan(score) else "yes" if score == 1.0 else "no" for score in scores]
+    elif column == OPTIONS:
+        named = ["yes" if one.options else "no" for one in questions]
     else:
         named = [one.slices.get(column, NO_VALUE) for one in questions]
     found: dict[str, list[int]] = {}

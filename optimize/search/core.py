@@ -38,6 +38,7 @@ from querywright.optimize.search.spec import PromptSpec, SearchSpec
 from querywright.optimize.search.trials import ArmConfig
 from querywright.programs import RAG, make_program, technique_class
 from querywright.programs.hyperparameters import Knob
+from querywright.retrieval.engines import ENGINES, opened
 from querywright.retrieval.replay import ReplayRetriever
 from querywright.retrieval.rerank import Reranker
 
@@ -180,6 +181,14 @@ class Search:
             inner, deepest = self.open_retriever(engine), self.space.deepest(engine)
             self._retrievers[engine] = ReplayRetriever(inner, store=self.local, deepest=deepest)
         return self._retrievers[engine]
+
+    def engine_shown(self, arm: ArmConfig) -> str:
+        """Return the engine that an arm searches with, or the name that the user chose for its retriever.
+
+        A compilation calls its only retriever ``dense``, whatever engine it was opened with.
+        """
+        named = arm.engine not in ENGINES
+        return arm.engine if named else opened(self.retriever(arm.engine))["engine"] or arm.engine
 
     def program(self, arm: ArmConfig, *, reads: bool | None = None) -> RAG:
         """Return an arm's program. Raises the same errors as ``compile_prompts``.

@@ -21,7 +21,6 @@ from querywright.optimize.search.spec import UNTUNED
 from querywright.optimize.search.trials import ArmConfig, TrialRecord, cheapest
 from querywright.optimize.significance import Verdict, family, figures, verdict_on
 from querywright.programs import RAG, Ensemble, make_reader, technique_class
-from querywright.retrieval.engines import ENGINES, opened
 
 FRONT = 4
 """Maximum number of additional programs on the front to evaluate on test and save."""
@@ -125,7 +124,7 @@ def run_test(search: Search, trials: Sequence[TrialRecord]) -> TestOutcome:
     rows |= search.evaluate_all(references, [*search.splits.test, *search.reader_check], out)
     costs |= {"reader check": search.spent_since(middle), "test": tested}
     comparisons = _planned(rows, search.objectives[0], arms, best, recommended)
-    engine = _engine_shown(search, chosen.winner.arm)
+    engine = search.engine_shown(chosen.winner.arm)
     verdict, sentence = verdict_of(chosen, search.objectives[0], comparisons, best, engine)
     sentence += by_judges(
         [one for one in search.judge_facts if one["judge"] in search.judges_of(search.objectives[0].metrics)]
@@ -276,15 +275,6 @@ def verdict_of(
     writer = [] if arm.writer is None else [f"writer {arm.writer}"]
     said = configuration(technique_class(arm.technique), engine, arm.knobs)
     return verdict_on(tests, ", ".join([arm.technique, said, *writer]))
-
-
-def _engine_shown(search: Search, arm: ArmConfig) -> str:
-    """Return the engine that an arm searches with, or the name that the user chose for its retriever.
-
-    A compilation calls its only retriever ``dense``, whatever engine it was opened with.
-    """
-    named = arm.engine not in ENGINES
-    return arm.engine if named else opened(search.retriever(arm.engine))["engine"] or arm.engine
 
 
 def _references(search: Search, plain: ArmConfig) -> dict[str, RAG]:

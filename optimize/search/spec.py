@@ -283,7 +283,7 @@ class SearchSpec(StrictModel):
             Default None: 4, or up to the limit of the LM's server.
         max_failures: Share of a trial's questions that may fail, 0 to 1. Default 0.05.
         allow_copies: Whether prompts that copy training text may be tried and recommended. Default False.
-        slices: Question columns (and ``known``) by which to group the results on test. Default none.
+        slices: Question columns (and ``options`` and ``known``) by which to group the results on test. Default none.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")

@@ -197,7 +197,8 @@ class Worker:
         from optuna.exceptions import UpdateFinishedTrialError
 
         done, total, now = len(rows), len(self.search.splits.dev), time.monotonic()
-        self._tell(f"{record.name} of {self.search.spec.trials}, {record.arm.technique}", done)
+        which = f" of {self.search.spec.trials - 1}" if record.number else " (baseline)"
+        self._tell(f"{record.name}{which}, {record.arm.technique}", done)
         if done % max(1, total // LOOKS) or now - self._last < LOOK_SECONDS:
             return
         self._last = now
@@ -248,7 +249,11 @@ def run_search(search: Search) -> Worker:
     """
     worker = Worker(search, optuna_study(search.spec))
     aim, total = search.objectives[0], len(search.splits.dev)
+
+    def shown(one: TrialRecord) -> TrialRecord:
+        return replace(one, arm=replace(one.arm, engine=search.engine_shown(one.arm)))
+
     with quiet_optuna():
-        worker.looked = lambda: stands(search.progress, partial(standing, worker.records(), aim, total))
+        worker.looked = lambda: stands(search.progress, partial(standing, [*map(shown, worker.records())], aim, total))
         worker.work()
     return worker

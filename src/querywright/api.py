@@ -29,6 +29,7 @@ from querywright.models.rewriters import rewriter_of
 from querywright.opening import (
     Metrics,
     Scoring,
+    of_accuracy,
     of_grounded,
     open_experiment,
 )
@@ -137,13 +138,14 @@ def compare(
         reranker: A cross-encoder, or its name or path, for techniques that rerank.
         writer_lm: The LM that named techniques and artifacts call before the reader: any LM, its name, or a rewriter's
             folder. Default: ``lm``, or an artifact's own LM.
-        references: Whether to also evaluate the reader without passages (closed book) and with the labeled passages
-            (oracle evidence). Default True.
+        references: Whether to also evaluate the reader without passages (closed book) and with the passages labeled
+            ``ENTAILED`` (oracle evidence). Default True.
         threads: Number of questions to run in parallel, and the limit on parallel calls to an LM given by name; 1 or
             more. Default: 4; for a remote LM, as many as its server can handle.
         max_failures: Share of an arm's questions that may fail, 0 to 1. Default 0.05.
-        slices: Question columns by which to break down the results, such as ``topic``, or ``known`` (whether the reader
-            answers the question correctly without passages). Default none.
+        slices: Question columns by which to break down the results, such as ``topic``, or ``options`` (whether the
+            question has options) or ``known`` (whether the reader answers the question correctly without passages).
+            Default none.
         home: The workspace folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
         out: The folder to which you will ``save`` the comparison; this call only reads it, and only
             ``save(folder)`` writes files. Arms that are already saved there come first in the results. It is an error
@@ -303,6 +305,7 @@ class Compilation(CompileResult):
             notes.append(f"additional questions for closed book and oracle evidence: {count}")
         notes += [one["standing"] for one in self.judges]
         notes += [*pool_notes(self.test, test), *of_grounded(None if reader is None else reader.NAME)]
+        notes += [] if reader is None else of_accuracy(test, [reader.NAME])
         notes += copied_lines(self.copied, allowed=True) if self.settings.allow_copies else []
         if self.writer_lm is not None:
             notes.append(f"{self.technique}: writer LM {self.writer_lm.model}, reader LM {lm}")
@@ -389,7 +392,7 @@ def compile(
             number of questions to take from those left over after the split.
         labels: Passage labels, as in ``compare``.
         reading: Arguments for ``read_questions``: ``columns``, ``limit``, and ``split``.
-        slices: Question columns, or ``known``, by which to break down the test results, as in ``compare``.
+        slices: Question columns, ``options``, or ``known``, by which to break down the test results, as in ``compare``.
         home: The workspace folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
         out: The folder to which you will ``save`` the program; this call only reads it, and only ``save(path)`` writes
             files. If the folder contains a different program, an error is raised before any LM call. Default: none.
@@ -523,9 +526,9 @@ def check_lm(lm: Any) -> None:
 
 
 def warn_caller(text: str) -> None:
-    """Warn, with the warning attributed to the line outside this package that called the API."""
+    """Warn without the prefix of the command line, and attribute the warning to the line that called the API."""
     frame: FrameType | None = sys._getframe()
     depth = 0
     while frame is not None and frame.f_globals.get("__name__", "").startswith(("querywright.", "contextlib")):
         frame, depth = frame.f_back, depth + 1
-    warnings.warn(text, stacklevel=depth + 1)
+    warnings.warn(text.removeprefix("warning: "), stacklevel=depth + 1)

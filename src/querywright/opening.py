@@ -24,7 +24,7 @@ from querywright.metrics.judges import JUDGED
 from querywright.models.flow import MOST
 from querywright.models.rewriters import Rewriter, rewriter_of
 from querywright.optimize.artifacts.load import load
-from querywright.optimize.comparison import RIGHT, Comparison
+from querywright.optimize.comparison import RIGHT, Comparison, budgets
 from querywright.optimize.comparison import compare as compare_programs
 from querywright.optimize.hints import hints, repeats
 from querywright.optimize.judge_files import SavedJudge, resolve_judge, resolve_judges
@@ -95,7 +95,8 @@ class Experiment:
         metrics: Metrics, keyed by name.
         lacking: For each metric that cannot be scored, the requirements that the questions and readers do not meet.
         notes: Remarks to show with the results.
-        hints: Warnings about the questions and names; they are also reported when the experiment is opened.
+        hints: Warnings about the questions and names, which are also reported when the experiment is opened, and the
+            rest of the moved labels.
         arms: The arms by name.
         programs: The programs of the arms, by name.
         retrievers: Open retrievers by engine.
@@ -254,7 +255,9 @@ class Experiment:
         """Return the lines to show below the results table."""
         lm, arms = self.workspace.lm.model, found.arms
         asked = f"LM {lm}; " if found.asks else ""
-        lines = [f"{asked}mean in percent with 95% interval"]
+        most = [*dict.fromkeys(budgets(self.programs).values())]
+        budget = f"; at most {most[0]} passage{'s' * (most[0] > 1)} per arm" if len(most) == 1 else ""
+        lines = [f"{asked}mean in percent with 95% interval{budget}"]
         lines += [] if asked else ["no arm calls an LM for these metrics"]
         lines += [f"{', '.join(names)}: writer LM {name}, reader LM {lm}" for name, names in self.writers.items()]
         lines += [*self.notes, *pool_notes(arms, found.questions)]
@@ -346,9 +349,7 @@ def open_experiment(
     notes = experiment.notes
     notes += [f"left out: {', '.join(left_out)}, because not every question has options"] if left_out else []
     notes += [line for name in readers for line in of_grounded(name)]
-    grounded = any(READERS[name].GROUNDED for name in readers)
-    if grounded and "accuracy" in metrics and not all(question.options for question in asked):
-        notes.append("accuracy means contains_answer for readers that cite passages, and exact_match for other readers")
+    notes += of_accuracy(asked, readers) if "accuracy" in metrics else []
     notes.append(evidence_by(asked) if any(question.evidence for question in asked) else "no labeled evidence")
     if defaults.retriever is not None:
         for engine in dict.fromkeys([arm.engine for arm in named.values() if arm.searches] or [defaults.engine]):
@@ -365,10 +366,13 @@ def open_experiment(
     notes += _shallow(metrics, experiment.programs)
     searched = experiment.retriever
     former = former_passages(searched)
-    experiment.questions = follow_labels(asked, lambda: searched.passages(), former, experiment.hints.append)
+    rest: list[str] = []
+    told = experiment.hints.append
+    experiment.questions = follow_labels(asked, lambda: searched.passages(), former, told, rest.append)
     experiment.hints += _hints(experiment)
     for line in experiment.hints:
         tell(line)
+    experiment.hints += rest
     return experiment
 
 
@@ -415,6 +419,22 @@ def of_grounded(reader: str | None) -> list[str]:
     return [
         f"the reader {reader!r} declines to answer without passages, so closed book does not measure the LM's knowledge"
     ]
+
+
+def of_accuracy(questions: Sequence[Question], readers: Sequence[str]) -> list[str]:
+    """Return a note on how accuracy scores these readers' answers to questions without options, if there are any."""
+    with_options = sum(bool(question.options) for question in questions)
+    if not readers or with_options == len(questions):
+        return []
+    if any(READERS[name].GROUNDED for name in readers):
+        note = "accuracy means contains_answer for readers that cite passages, and exact_match for other readers"
+    else:
+        note = (
+            "accuracy means exact_match for questions without options, so a sentence that contains the right answer "
+            "scores 0; contains_answer and token_f1 are more lenient"
+        )
+    kinds = "; to show questions with and without options separately, use the slice 'options'"
+    return [note + (kinds if with_options else "")]
 
 
 def _name(given: Any) -> str | None:

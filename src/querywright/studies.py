@@ -161,8 +161,8 @@ def read_data(
     )  # fmt: skip
     searched = next(iter((objects.retrievers or spec.retrievers or {"": spec.collection}).values()))
     place = None if home is None else Path(home)
-    former, notes = former_passages(searched, place), list[str]()
-    asked = follow_labels(asked, lambda: passages_in(searched, place).values(), former, notes.append)
+    former, notes, rest = former_passages(searched, place), list[str](), list[str]()
+    asked = follow_labels(asked, lambda: passages_in(searched, place).values(), former, notes.append, rest.append)
     splits, reader = split_parts(asked, parts, spec.seed, spec.sizes), reader_for(asked, spec.reader)
     check_objectives(spec.objectives, splits, reader)
     check_known(spec.slices, RIGHT, has_closed_book=reader is not None)
@@ -171,7 +171,7 @@ def read_data(
     measured = [*(one.metric for one in spec.prompts.values() if one.metric), *spec.objectives]
     asks = spec.judge_lm is not None or objects.judge_lm is not None
     check_judges(measured, data.judges, asks=asks)
-    return data.with_notes(notes, tell)
+    return data.with_notes(notes, tell).with_notes(rest, _logger.debug)
 
 
 def check_study(

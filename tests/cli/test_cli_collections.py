@@ -10,6 +10,7 @@ import pytest
 from querywright.cli import collections
 from querywright.models.embedder import resolve_embedder
 from querywright.optimize.study import engine
+from querywright.progress import Bar
 
 
 @pytest.fixture
@@ -116,3 +117,13 @@ def test_collections_are_listed_shown_and_deleted(ok, cli, wrong, home, passages
     assert "Delete the collection 'tiny' (passages: 6)?" in cli("collections", "delete", "tiny").err
     assert ok("collections", "delete", "other", "--yes", "--json").data == {"deleted": "other"}
     assert list((home / "collections").iterdir()) == []
+
+
+def test_a_compilation_names_its_engine_while_it_runs(ok, questions, collection, server, monkeypatch):
+    arms = []
+    monkeypatch.setattr(Bar, "stand", lambda bar, told, spent=None: arms.extend(told()[1]))
+    ok("compile", "rrr", "--data", questions, "--collection", collection, "--engine", "hybrid", "--out", "mine",
+       "--sizes", "3,4,4", "--trials", "3", *server.lm)  # fmt: skip
+    names = {one["name"].partition(", prompts")[0] for one in arms}
+    assert names >= {"trial 0, plain@hybrid", "trial 1, rrr@hybrid"}
+    assert not any("dense" in name for name in names)

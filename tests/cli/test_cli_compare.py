@@ -59,10 +59,14 @@ def test_arms_have_equal_budgets_unless_one_is_named_and_then_it_is_said(compare
         assert done.status == 0, done.err
         rows = told(f"results {len(options)}/results.parquet")
         assert max(len(row["passages"]) for row in rows) == budgets[0]
-        assert "UNEQUAL" not in done.out + Path(f"results {len(options)}/report.html").read_text("utf-8")
+        report = Path(f"results {len(options)}/report.html").read_text("utf-8")
+        assert "UNEQUAL" not in done.out + report
+        assert f"at most {budgets[0]} passages per arm" in " ".join(done.out.split())
+        assert f"at most {budgets[0]} passages per arm" in report
     done = compared("plain", "multi_query:max_passages=3", *arms[3:], "--max-passages", "2")
     line = "UNEQUAL BUDGETS (maximum number of passages): plain 2, multi_query:max_passages=3 3"
     assert line in " ".join(done.out.split())
+    assert "per arm" not in done.out
     assert line in Path("results/report.html").read_text("utf-8")
     assert {row["arm"]: len(row["passages"]) for row in told()} == {"plain": 2, "multi_query:max_passages=3": 3}
 
@@ -117,7 +121,7 @@ def test_other_arms_join_those_of_the_folder_and_all_are_corrected_together(comp
     ("more", "said"),
     [
         (("--limit", "6", "--max-passages", "2"), "different settings (max_passages 5 instead of 2)"),
-        (("--limit", "6"), "a comparison on different questions"),
+        (("--limit", "6"), "a comparison on different questions or labels"),
         (("--limit", "6"), "has no valid settings"),
     ],
 )

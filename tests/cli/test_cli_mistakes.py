@@ -34,6 +34,16 @@ def test_questions_that_a_program_cannot_be_asked(wrong, collection, rows, write
     says(wrong("ask", QUESTION, "--artifact", artifact, *server.lm), "chooses between options", "--option")
 
 
+def test_what_is_missing_is_named_with_the_remedy(wrong, questions):
+    says(wrong("compare", "plain", "--data", questions), "error: --out is missing; pass --out FOLDER")
+    says(wrong("evaluate", "plain"), "error: --data is missing; pass --data QUESTIONS")
+    says(wrong("compare", "--data", questions, "--out", "new"), "error: ARM is missing")
+    says(wrong("compare", "plain", "--data", questions, "--out"), "--out requires an argument")
+    says(
+        wrong("index", "kb", "nowhere/"), "nowhere/: no such file or folder", "for a collection, documents (such as .md"
+    )
+
+
 def test_names_that_are_too_long_for_a_file(wrong, questions, passages, collection, server):
     long, fixed = "x" * 300, ("--data", questions, "--collection", collection, "--out", "new", *server.lm)
     for arm in (long, f"hcqr:writer={long}"):

@@ -277,7 +277,8 @@ def test_costs_of_the_stages_are_the_ledgers_and_progress_names_what_is_done(wor
     assert (total.calls, total.tokens) == (lm.engine.ledger.total.calls, lm.engine.ledger.total.tokens)
     assert ("prompts hcqr, demos_1", 1, 6) in told
     assert "prompts reader, reader_demos_1" in {what for what, _, _ in told}
-    assert ("trial 0 of 7, plain", 6, 42) in told
+    assert ("trial 0 (baseline), plain", 6, 42) in told
+    assert ("trial 6 of 6, hcqr", 42, 42) in told
     assert told[-1] in [("closed book", 12, 12), ("oracle evidence", 12, 12)]
 
 

@@ -59,6 +59,28 @@ def test_the_verdict_says_if_a_gain_is_only_on_what_the_lm_knows():
     assert "passages" not in compared(range(3)).verdict
 
 
+def test_accuracy_of_open_questions_is_explained_and_can_be_shown_separately(tmp_path):
+    options = {"question": "Which color is Mars?", "options": ["Red", "Blue"], "answer": "Red"}
+    asked = {"question": "What color is the sky?", "answer": "blue"}
+
+    def told(question):
+        return "Red" if "Mars" in question else "The sky is blue."
+
+    def found(*questions, **more):
+        return qw.compare([told], [*questions], references=False, home=tmp_path, **more)
+
+    both = found(options, asked, slices=["options"], metrics=["accuracy", "contains_answer"])
+    means = {one.value: [one.arms[0].average(name) for name in both.arms[0].metrics] for one in both.slices}
+    assert means == {"yes": [1.0, 1.0], "no": [0.0, 1.0]}
+    note = (
+        "accuracy means exact_match for questions without options, so a sentence that contains the right answer scores "
+        "0; contains_answer and token_f1 are more lenient"
+    )
+    assert f"{note}; to show questions with and without options separately, use the slice 'options'" in both.remarks
+    assert note in found(asked).remarks
+    assert not any("accuracy" in line for line in found(options).remarks)
+
+
 def test_p_values_are_corrected_over_the_slices_of_a_column():
     found = compared(range(12), ["half", "known"]).slices
     assert [one["slice"] for one in slice_rows(found)[::2]] == [

@@ -150,7 +150,7 @@ def test_labels_follow_edits_of_pages(tmp_path, edit, kept, followed, lost):
     questions = [Question(fact, "?", evidence={ids[fact]: Label.ENTAILED}) for fact in facts]
     former = {id: one for id, one in before.items() if id not in after}
     told: list[str] = []
-    found = follow_labels(questions, after.values, former, told.append)
+    found = follow_labels(questions, after.values, former, told.append, told.append)
     now = {one.id: next(iter(one.evidence)) for one in found}
     counts = [0, 0, 0]
     for fact, id in now.items():
@@ -172,7 +172,8 @@ def test_the_parts_of_a_split_passage_share_its_label():
     now = [passage("a.md#1", first), passage("a.md#2", second), passage("a.md#3", prose("tulip", 6))]
     question = Question("q", "?", evidence={"a.md#0": Label.ENTAILED})
     told: list[str] = []
-    (found,) = follow_labels([question], lambda: now, {"a.md#0": passage("a.md#0", f"{first} {second}")}, told.append)
+    former = {"a.md#0": passage("a.md#0", f"{first} {second}")}
+    (found,) = follow_labels([question], lambda: now, former, told.append, told.append)
     assert found.evidence == {"a.md#1": Label.ENTAILED, "a.md#2": Label.ENTAILED}
     assert [set(group) for group in found.alternatives] == [{"a.md#1", "a.md#2"}]
     assert "was split into 2 passages" in told[1]
@@ -285,3 +286,37 @@ def test_all_engines_of_an_open_retriever_search_what_it_opened_and_a_rebuild_is
         assert sum("was rebuilt" in line for line in told) == 1
         assert sum("was rebuilt" in line for line in found.compared.all_notes) == 1
         assert found.compared.arms[0].mean("recall@5").value == 1.0
+
+
+def test_every_moved_label_is_in_the_notes_and_the_report_but_a_warning_names_three(tmp_path):
+    docs, home = tmp_path / "docs", tmp_path / "home"
+    docs.mkdir()
+    words = ["rose", "thorn", "tulip", "fern", "moss"]
+    pages = {word: docs / f"{word}.md" for word in words}
+    for word, page in pages.items():
+        page.write_text(f"# {word}\n\n{prose(word, 6)}\n")
+    first = qw.ChromaRetriever.build("mine", docs, home=home)
+    ids = {word: next(one.id for one in first.passages() if f"{word}2" in one.text) for word in words}
+    asked = [{"question": f"What of {word}?", "evidence": [id]} for word, id in ids.items()]
+    for word, page in pages.items():
+        page.write_text(f"# {word}\n\nNew. {prose(word, 6)}\n")
+    qw.ChromaRetriever.build("mine", docs, home=home)
+    with pytest.warns(UserWarning, match="labeled passage") as told:
+        found = qw.compare(["plain"], asked, retriever="mine", reader=None, metrics=["recall"], home=home)
+    (moved,) = (str(one.message) for one in told if "moved or changed" in str(one.message))
+    assert "changed: 5 (" in moved
+    assert "and 2 more, listed in the report, --json, and all_notes" in moved
+    assert sum(repr(id) in moved for id in ids.values()) == 3
+    listed = " ".join(found.all_notes)
+    assert all(f"{id!r} is now " in listed for id in ids.values())
+    page = html.unescape(found.report(tmp_path / "report.html").read_text())
+    assert all(f"{id!r} is now " in page for id in ids.values())
+
+
+def test_a_python_warning_does_not_say_warning_twice(edited):
+    asked, home, _, sink = edited
+    with pytest.warns(UserWarning, match="labeled passage") as told:
+        found = qw.compare(["plain"], asked, retriever="mine", reader=None, metrics=["recall"], home=home)
+    (lost,) = (line for line in found.hints if f"the labeled passage {sink!r} no longer exists" in line)
+    assert lost.startswith("warning: question 'r'")
+    assert lost.removeprefix("warning: ") in [str(one.message) for one in told]

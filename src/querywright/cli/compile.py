@@ -69,15 +69,15 @@ def compile_command(
             program is chosen by the first objective.
         teleprompter: Name of the DSPy optimizer; pass an unknown name to list all.
         argument: Argument for the teleprompter, such as num_trials=10. Repeatable.
-        trials: Number of trials.
+        trials: Number of trials, not counting the baseline's. Each set of demonstrations is tried at least once.
         max_passages: Maximum number of passages that each program shows the reader. Default: 5.
         seed: Seed for the split, the demonstrations, and the search.
         reader_check: Number of questions to use only for closed book and oracle evidence, from the questions left over
             after --sizes.
         allow_copies: Also try prompts that copy training questions, answers, or passages. Default: leave these
             prompts out.
-        slice: Also break the test results down by a question column, or by 'known' (whether the LM answers the
-            question correctly without passages). Repeatable.
+        slice: Also break the test results down by a question column, by 'options' (whether the question has options),
+            or by 'known' (whether the LM answers the question correctly without passages). Repeatable.
     """
     from querywright.arms import pairs
     from querywright.optimize.optimizers import optimizer_named
@@ -131,7 +131,7 @@ def show_compiled(tuned: Compilation, *, verbose: bool = False) -> None:
     """Print the tables and verdicts of a compilation."""
     from querywright.data.types import Label
     from querywright.optimize.objectives import objective_named
-    from querywright.optimize.results import UNTUNED
+    from querywright.optimize.results import BASELINE, UNTUNED
     from querywright.optimize.tables import pool_notes
 
     splits, workspace = tuned.splits, tuned.workspace
@@ -168,10 +168,10 @@ def show_compiled(tuned: Compilation, *, verbose: bool = False) -> None:
     show_scores(title, tuned.test, workspace, verbose=verbose, notes=tuned.notes)
     show_verdicts(tuned.comparisons, verbose=verbose)
     show_slices(tuned.comparisons, tuned.slices)
+    taught = tuned.recommended != BASELINE and tuned.compiled.prompt != UNTUNED
     say(
         f"recommended: {tuned.recommended} (chosen on dev); demonstrations for the technique: "
-        f"{'no' if tuned.compiled.prompt == UNTUNED else 'yes'}, for the reader: "
-        f"{'yes' if tuned.reader_demos else 'no'}"
+        f"{'yes' if taught else 'no'}, for the reader: {'yes' if tuned.reader_demos else 'no'}"
     )
     can_gain = tuned.verdict != "gain" and tuned.program.technique.LM_STAGES
     advice = "; a stronger LM may do better (--lm openai/...)" if can_gain else ""

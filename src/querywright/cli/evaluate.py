@@ -27,8 +27,8 @@ class Options:
     """The options of ``evaluate`` and ``compare``.
 
     Args:
-        slice: Also break the results down by a question column, or by 'known' (whether the LM answers the question
-            correctly without passages). Repeatable.
+        slice: Also break the results down by a question column, by 'options' (whether the question has options), or by
+            'known' (whether the LM answers the question correctly without passages). Repeatable.
     """
 
     data: opt.DataOptions
@@ -120,9 +120,9 @@ def compare_command(
     """Compare arms with a baseline and write a report.
 
     The output shows where answers are lost, and the folder also contains the results per question. If there is a reader
-    and labeled evidence, closed book (no passages) and oracle evidence (the labeled passages) are evaluated, too. To
-    resume an interrupted run, run the same command again; finished answers are cached. To add arms to the folder later,
-    use the same questions and options.
+    and labeled evidence, closed book (no passages) and oracle evidence (the passages labeled ENTAILED) are evaluated,
+    too. To resume an interrupted run, run the same command again; finished answers are cached. To add arms to the
+    folder later, use the same questions and options.
 
     Example: querywright compare plain@bm25 hyde artifacts/mine --data questions.jsonl --collection mine --out results
 

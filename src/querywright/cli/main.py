@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, MissingArgumentError
 
 from querywright import __version__
 from querywright.cli.artifact import artifact_app
@@ -130,6 +130,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         command = " ".join(["querywright", *(error.command_chain or ())])
         wrong, right = SYNONYMS.get((error.command_chain or ("",))[0], ("none", ""))
         text = re.sub(rf"(Unknown option: {wrong}\b).*", rf"\1. Did you mean {right}?", str(error))
+        if isinstance(error, MissingArgumentError) and error.argument is not None and error.keyword is None:
+            text = _missing(error.argument)
         note(f"error: {text}", style="bold red")
         note(f"for usage, run {command} --help")
         return WRONG_INPUT
@@ -142,6 +144,14 @@ def run(arguments: Sequence[str] | None = None) -> int:
     if ended == INTERRUPTED:
         note(INTERRUPTED_LINE, style="bold red")
     return ended if isinstance(ended, int) else 0
+
+
+def _missing(argument: Any) -> str:
+    """Return the message for a required argument that is not on the command line."""
+    while not argument.parameter.metavar and argument.children:  # a group of options
+        argument = next((one for one in argument.children if one.required), argument.children[0])
+    name = argument.name
+    return f"{name} is missing; pass {name} {argument.parameter.metavar}" if name[0] == "-" else f"{name} is missing"
 
 
 def _end_of(error: BaseException) -> tuple[int, str] | None:

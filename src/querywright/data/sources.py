@@ -89,16 +89,18 @@ def iterate_rows(source: Source, *, kind: Kind, split: str | None, problems: lis
         yield from _given_rows(source, problems)
     elif sample is not None:
         with resources.as_file(resources.files("querywright.data.sample") / sample[kind]) as file:
-            yield from _checked_file(file, f"sample/{sample[kind]}", problems)
+            yield from _checked_file(file, f"sample/{sample[kind]}", kind, problems)
     else:
-        yield from _checked_file(path, name, problems)
+        yield from _checked_file(path, name, kind, problems)
 
 
-def _checked_file(path: Path, name: str, problems: list[str]) -> Iterator[Row]:
+def _checked_file(path: Path, name: str, kind: Kind, problems: list[str]) -> Iterator[Row]:
+    documents = "; or, for a collection, documents (such as .md, .rst, .html, or .pdf files) or a folder with them"
+    known = KNOWN_SOURCES + (documents if kind == "passages" else "")
     if not os.path.isfile(path):
-        raise DataError(f"{name}: no such file or folder; pass {KNOWN_SOURCES}")
+        raise DataError(f"{name}: no such file or folder; pass {known}")
     if not format_of(path.name)[0]:
-        raise DataError(f"{name}: unknown format; pass {KNOWN_SOURCES}")
+        raise DataError(f"{name}: unknown format; pass {known}")
     return file_rows(path, name, problems)
 
 

@@ -81,6 +81,7 @@ def follow_labels(
     passages: Callable[[], Iterable[Passage]],
     former: Mapping[str, Passage],
     tell: Callable[[str], object],
+    rest: Callable[[str], object],
 ) -> list[Question]:
     """Return the questions with each former passage's label moved to the passage that now contains most of its text.
 
@@ -93,6 +94,7 @@ def follow_labels(
         former: The former passages by id.
         tell: A function that is called with the number of labels that were moved, and with each passage that was split.
             ``tell_passages`` reports the labels that could not be moved.
+        rest: A function that is called with the moved labels that ``tell`` only counts, if there are more than three.
     """
     named = {id for question in questions for id in question.evidence if id in former}
     if not named:
@@ -101,11 +103,12 @@ def follow_labels(
     found = _matches({id: former[id] for id in named - {one.id for one in held}}, held)
     matched = {id: parts for id, parts in found.items() if parts}
     if matched:
-        shown = ", ".join(
-            f"{old!r} is now {' and '.join(map(repr, new))}" for old, new in sorted(matched.items())[:SHOWN]
-        )
-        more = f", and {len(matched) - SHOWN} more" if len(matched) > SHOWN else ""
-        tell(f"labeled passages that moved or changed: {len(matched)} ({shown}{more}); their labels moved with them")
+        each = [f"{old!r} is now {' and '.join(map(repr, new))}" for old, new in sorted(matched.items())]
+        shown, hidden = ", ".join(each[:SHOWN]), each[SHOWN:]
+        more = f", and {len(hidden)} more, listed in the report, --json, and all_notes" if hidden else ""
+        tell(f"labeled passages that moved or changed: {len(each)} ({shown}{more}); their labels moved with them")
+        if hidden:
+            rest(f"more labeled passages that moved or changed: {', '.join(hidden)}")
     for question in questions:
         for id in question.evidence:
             if len(matched.get(id, ())) > 1:
