@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import FunctionType
 from typing import Any, TypeAlias
 
 import dspy
@@ -36,9 +38,10 @@ from querywright.programs.ensemble import without_reader
 from querywright.programs.readers import reader_for
 from querywright.retrieval import rerank
 from querywright.retrieval.checks import tell_rebuilt, tell_searched
-from querywright.retrieval.collection import collection_folder, read_manifest
+from querywright.retrieval.collection import CollectionPassages, collection_folder, read_manifest
 from querywright.retrieval.edits import follow_labels, former_passages
 from querywright.retrieval.engines import check_engine
+from querywright.retrieval.hybrid import HybridRetriever
 from querywright.retrieval.rerank import CrossEncoderReranker, Reranker
 from querywright.workspace import Tell, Workspace
 
@@ -376,10 +379,28 @@ def open_experiment(
     return experiment
 
 
+def _held(technique: Any) -> list[Any]:
+    """Return a technique's retriever, and the open collections that a custom program has as attributes or names."""
+    todo, seen = [getattr(technique, "program", None)], dict[int, Any]()
+    while todo:
+        one = todo.pop()
+        if id(one) in seen:
+            continue
+        seen[id(one)] = one
+        if isinstance(one, dspy.Module):
+            todo += [*vars(one).values(), getattr(type(one), "forward", None)]
+        elif isinstance(one, FunctionType):
+            names = inspect.getclosurevars(inspect.unwrap(one))
+            todo += [*names.nonlocals.values()]
+            todo += [value for value in names.globals.values() if not isinstance(value, FunctionType)]
+    held = (one for one in seen.values() if isinstance(one, CollectionPassages | HybridRetriever))
+    return [technique.retriever, *held]
+
+
 def _hints(experiment: Experiment) -> list[str]:
     """Return warnings about the questions, the collection and the rewriters."""
     found: list[str] = []
-    own = [program.technique.retriever for program in experiment.programs.values()]
+    own = [one for program in experiment.programs.values() for one in _held(program.technique)]
     tell_rebuilt([*experiment.retrievers.values(), *own], found.append)
     tell_searched(experiment.questions, experiment.retriever, found.append)
     techniques: dict[Any, list[str]] = {}

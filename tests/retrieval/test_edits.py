@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 
+import dspy
 import pytest
 
 import querywright as qw
@@ -286,6 +287,37 @@ def test_all_engines_of_an_open_retriever_search_what_it_opened_and_a_rebuild_is
         assert sum("was rebuilt" in line for line in told) == 1
         assert sum("was rebuilt" in line for line in found.compared.all_notes) == 1
         assert found.compared.arms[0].mean("recall@5").value == 1.0
+
+
+@pytest.mark.parametrize("engine", ["dense", "hybrid"])
+def test_a_rebuild_is_reported_for_the_retriever_of_a_custom_program(edited, engine):
+    asked, home, *_ = edited
+
+    class Own(dspy.Module):
+        def __init__(self, index):
+            super().__init__()
+            self.index = index
+
+        def forward(self, question):
+            (hits,) = self.index.search([question], 5)
+            return dspy.Prediction(passages=[hit.passage for hit in hits])
+
+    def told(make, change):
+        held = open_retriever("mine", engine=engine, home=home)
+        program = make(held)
+        if change:
+            qw.ChromaRetriever.build("mine", [*held.passages(), Passage(change, change)], home=home)
+        found = qw.compare(["plain", program], asked, retriever="mine", reader=None, home=home, tell=[].append,
+                           metrics=["recall@5"], references=False)  # fmt: skip
+        return sum("was rebuilt" in line for line in found.hints)
+
+    def function_of(program):
+        return lambda question: program(question=question)
+
+    assert told(Own, "") == 0
+    assert told(Own, "One more.") == 1
+    assert told(lambda index: function_of(Own(index)), "Two more.") == 1
+    assert told(lambda index: lambda question: [hit.passage for hit in index.search([question], 5)[0]], "Three.") == 1
 
 
 def test_every_moved_label_is_in_the_notes_and_the_report_but_a_warning_names_three(tmp_path):
