@@ -72,7 +72,7 @@ class Comparison(Results):
         decisions: The effect of each program's passages on its answers; empty if ``diagnosis`` is None.
         notes: What readers should know before they trust the numbers, such as unequal budgets or a judge's calibration.
         remarks: Lines to print below a table of the results.
-        hints: Warnings about the questions and names, reported before the first question was run.
+        hints: Warnings about questions, labels, names, and retrievers.
         facts: What was compared and how, by name, for the report.
         source: Name of the question file; empty without a file.
         second: Name of the second baseline, which searches with the question and its options without an LM; empty if
@@ -113,6 +113,11 @@ class Comparison(Results):
     def all_notes(self) -> list[str]:
         """Hints, notes, and remarks, without duplicates."""
         return [*dict.fromkeys([*self.hints, *self.notes, *self.remarks])]
+
+    @property
+    def below(self) -> list[str]:
+        """The lines to print below a table of the results, if the hints were printed before."""
+        return [*self.notes, "; ".join(self.remarks)]
 
     def arm(self, name: str) -> Evaluation:
         """Return the results of a program."""
@@ -209,7 +214,7 @@ class Comparison(Results):
         return path
 
     def _told(self) -> tuple[Sequence[Evaluation], Sequence[str], Sequence[Question]]:
-        sentences = [*self.notes, *filter(None, [self.verdict])]
+        sentences = [*self.all_notes, *filter(None, [self.verdict])]
         return [*self.arms, *self.references], sentences, self.questions
 
 

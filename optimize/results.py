@@ -150,7 +150,9 @@ class CompileResult(Results):
             ``standing``.
         copied: Training texts that were copied into prompts, by the name of the prompts.
         slices: Results on test by slice, if columns were named.
-        hints: Warnings about the questions, such as labels that moved.
+        hints: Warnings about the questions, such as labels that moved, and about the passages that programs showed.
+        notes: What readers should know before they trust the results, such as a judge's calibration.
+        remarks: Lines to print below a table of the results.
     """
 
     program: RAG
@@ -174,11 +176,14 @@ class CompileResult(Results):
     copied: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     slices: tuple[SliceResult, ...] = ()
     hints: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     @property
     def compared(self) -> Comparison:
         """The results on test as a comparison with the baseline; closed book and oracle evidence are the references."""
-        return replace(as_comparison(self.test, self.comparisons), slices=self.slices, hints=self.hints)
+        told = {name: getattr(self, name) for name in ("slices", "hints", "notes", "remarks")}
+        return replace(as_comparison(self.test, self.comparisons), **told)
 
     def by_slice(self, columns: Sequence[str], questions: Sequence[Question]) -> CompileResult:
         """Return this result with results by slice of the test questions; see ``slice_results`` for ``columns``."""
@@ -228,7 +233,7 @@ class CompileResult(Results):
             "test": [evaluation.to_json() for evaluation in self.test],
             "comparisons": [one.to_json() for one in self.comparisons],
             **({"slices": [one.to_json() for one in self.slices]} if self.slices else {}),
-            **({"notes": list(self.hints)} if self.hints else {}),
+            "notes": self.compared.all_notes,
             "cost": {stage: cost.to_json() for stage, cost in self.costs.items()},
         }
 

@@ -12,6 +12,7 @@ from querywright.data.splits import Splits, marks
 from querywright.data.types import Question
 from querywright.errors import InputError
 from querywright.models.lm import engine_of
+from querywright.optimize.artifacts.save import copied_lines
 from querywright.optimize.comparison import CLOSED_BOOK, ORACLE
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.judge_files import SavedJudge
@@ -118,6 +119,7 @@ def compile_program(
     # Order of the final table: from no passages to oracle evidence, then the untuned reader.
     order = (CLOSED_BOOK, BASELINE, f"{technique} {UNTUNED}", f"{technique} compiled", ORACLE)
     places = {name: place for place, name in enumerate(order)}
+    copied = {name.partition(", ")[2]: tuple(map(str, found)) for name, found in search.copied.items()}
     return CompileResult(
         program=tested.programs[tested.recommended],
         technique=technique,
@@ -137,7 +139,10 @@ def compile_program(
         reader_check=tuple(reader_check),
         corrected=None if chosen.corrected is None else (chosen.corrected["dev"], chosen.corrected["corrected"]),
         judges=tuple(search.judge_facts),
-        copied={name.partition(", ")[2]: tuple(map(str, found)) for name, found in search.copied.items()},
+        copied=copied,
+        hints=tested.hints,
+        notes=(*tested.notes, *(copied_lines(copied, allowed=True) if settings.allow_copies else ())),
+        remarks=tested.remarks,
     )
 
 
@@ -165,7 +170,7 @@ def _spec_of(technique: str, reader: str | None, knobs: Mapping[str, Any], setti
     last = {"part": "reader", "metric": "accuracy", "last": True}
     made = settings.teleprompter
     if made == OPTIMIZER:
-        asks_lm = technique_class(technique).LM_STAGES > 0
+        asks_lm = make_program(technique, None, reader=None).predictors()  # a custom program may have none
         prompts = _sets("demos", settings.demo_sizes if asks_lm else (), {}, settings.arguments)
     else:
         optimizer_named(made)

@@ -71,7 +71,7 @@ class Search:
         judges: Saved judges, which replace the built-in judges with the same name.
         judge_lm: The judges' LM, with the same ledger. Default None: ``lm``.
         budget: Limits all LM calls. Default None: no limit.
-        notes: The warnings about labels, for the report.
+        hints: The warnings about labels, for the report.
         progress: Called as work proceeds.
         tell: Called with each warning.
     """
@@ -90,7 +90,7 @@ class Search:
     judges: Sequence[SavedJudge] = ()
     judge_lm: dspy.LM | None = None
     budget: Budget | None = None
-    notes: Sequence[str] = ()
+    hints: Sequence[str] = ()
     progress: Progress | None = None
     tell: Callable[[str], object] = field(default=lambda _: None)
     copied: dict[str, list[Copy]] = field(default_factory=dict)

@@ -11,6 +11,7 @@ from querywright.models.usage import Cost
 from querywright.optimize.comparison import CLOSED_BOOK, ORACLE, closed_book, oracle_evidence
 from querywright.optimize.evaluate import Evaluation, finite
 from querywright.optimize.failures import TooManyFailuresError
+from querywright.optimize.notes import score_notes, unknown_passages
 from querywright.optimize.objectives import Objective, objective_named
 from querywright.optimize.optimizer_run import OptimizerError
 from querywright.optimize.results import BASELINE, Candidate, PairedComparison, by_judges, configuration
@@ -20,6 +21,7 @@ from querywright.optimize.search.selection import Selection, beats, best_of, cho
 from querywright.optimize.search.spec import UNTUNED
 from querywright.optimize.search.trials import ArmConfig, TrialRecord, cheapest
 from querywright.optimize.significance import Verdict, family, figures, verdict_on
+from querywright.optimize.tables import pool_notes
 from querywright.programs import RAG, Ensemble, make_reader, technique_class
 
 FRONT = 4
@@ -74,6 +76,9 @@ class TestOutcome:
         reader_prompts: The choice of the reader's prompts.
         costs: Costs, keyed by stage.
         failed: Error messages for programs with too many failed test questions; these programs have no row.
+        hints: Warnings about the passages that the programs showed.
+        notes: What readers should know before they trust the results, such as a judge's calibration.
+        remarks: Lines to print below a table of the results.
     """
 
     chosen: Selection
@@ -88,6 +93,9 @@ class TestOutcome:
     reader_prompts: ReaderPrompts
     costs: Mapping[str, Cost]
     failed: Mapping[str, str] = field(default_factory=dict)
+    hints: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
 
 def run_test(search: Search, trials: Sequence[TrialRecord]) -> TestOutcome:
@@ -120,19 +128,28 @@ def run_test(search: Search, trials: Sequence[TrialRecord]) -> TestOutcome:
     references = {name: prompts.put_into(one) for name, one in _references(search, arms[BASELINE]).items()}
     start = search.total
     rows = search.evaluate_all({**programs, **as_read}, search.splits.test, out)
-    tested, middle = search.spent_since(start), search.total
+    spent, middle = search.spent_since(start), search.total
     rows |= search.evaluate_all(references, [*search.splits.test, *search.reader_check], out)
-    costs |= {"reader check": search.spent_since(middle), "test": tested}
+    costs |= {"reader check": search.spent_since(middle), "test": spent}
     comparisons = _planned(rows, search.objectives[0], arms, best, recommended)
     engine = search.engine_shown(chosen.winner.arm)
     verdict, sentence = verdict_of(chosen, search.objectives[0], comparisons, best, engine)
     sentence += by_judges(
         [one for one in search.judge_facts if one["judge"] in search.judges_of(search.objectives[0].metrics)]
     )
+    programs = {name: program for name, program in programs.items() if name in rows}
+    tested = [rows[name] for name in programs]
+    hints = unknown_passages(tested, [one.technique.retriever for one in programs.values()])
+    for line in hints:
+        search.tell(line)
+    notes = [one["standing"] for one in search.judge_facts]
+    count = len(search.reader_check)
+    notes += [f"additional questions for closed book and oracle evidence: {count}"] if count else []
+    remarks = score_notes(programs, tested, search.splits.test, lm=search.lm.model)
     return TestOutcome(
         chosen=chosen,
         arms={name: arm for name, arm in arms.items() if name in rows},
-        programs={name: program for name, program in programs.items() if name in rows},
+        programs=programs,
         best=best,
         recommended=recommended,
         rows=tuple(rows.values()),
@@ -142,6 +159,9 @@ def run_test(search: Search, trials: Sequence[TrialRecord]) -> TestOutcome:
         reader_prompts=prompts,
         costs=costs,
         failed=failed,
+        hints=tuple(hints),
+        notes=tuple(notes),
+        remarks=("evaluated once", *remarks, *pool_notes(tested, search.splits.test)),
     )
 
 

@@ -111,8 +111,8 @@ class Snapshot:
         sliced = slice_results(
             compared.arms, questions, columns, baseline=BASELINE, closed_book=compared.reference(CLOSED_BOOK)
         )
-        hints = tuple(self.outcome.get("notes", ()))  # studies of earlier versions have none
-        return replace(compared, questions=tuple(questions), slices=sliced, hints=hints)
+        told: Any = {name: tuple(self.outcome[name]) for name in ("hints", "notes", "remarks")}
+        return replace(compared, questions=tuple(questions), slices=sliced, **told)
 
     @property
     def by_technique(self) -> dict[str, list[TrialRecord]]:
@@ -278,10 +278,7 @@ def study_html(snapshot: Snapshot) -> str:
         compared,
         title=f"Study {spec.name}{by_judges(outcome.get('judges', ()))}",
         facts={name: text for name, text in facts.items() if text},
-        notes=[
-            "Programs were chosen on dev. The verdict and the scores are from test, evaluated once.",
-            *compared.hints,
-        ],
+        notes=["Programs were chosen on dev. The verdict and the scores are from test.", *compared.all_notes],
         outcome=f"{outcome['sentence']}; recommended: {outcome['recommended']}",
         command=str(outcome["command"]),
         template="study.html",

@@ -19,33 +19,26 @@ import dspy
 
 from querywright.arms import ArmDefaults, Arms, engine_for, split_knobs
 from querywright.data import Question, Splits, read_questions, split_questions
-from querywright.data.labels import evidence_by, read_labels
+from querywright.data.labels import read_labels
 from querywright.data.splits import data_hash
 from querywright.data.types import History
 from querywright.errors import InputError
 from querywright.models.circuit_breaker import Limits
 from querywright.models.lm import lm_digest
 from querywright.models.rewriters import rewriter_of
-from querywright.opening import (
-    Metrics,
-    Scoring,
-    of_accuracy,
-    of_grounded,
-    open_experiment,
-)
+from querywright.opening import Metrics, Scoring, open_experiment
 from querywright.optimize.artifacts.files import ArtifactManifest
-from querywright.optimize.artifacts.save import check_same, copied_lines, given_to, save_compiled
+from querywright.optimize.artifacts.save import check_same, given_to, save_compiled
 from querywright.optimize.artifacts.writers import keep_rewriter, ref_of
 from querywright.optimize.comparison import RIGHT, Comparison, check_settings, read_settings
 from querywright.optimize.evaluate import Evaluation, Progress
 from querywright.optimize.judge_files import SavedJudge, resolve_judge, resolve_judges
 from querywright.optimize.labels import PoolLabels, check_judge, label_pool, pool_passages
 from querywright.optimize.objectives import check_judges, objectives_of
-from querywright.optimize.results import CompileResult, CompileSettings, by_judges
+from querywright.optimize.results import CompileResult, CompileSettings
 from querywright.optimize.search.compile import compile_program
 from querywright.optimize.search.core import further_questions
 from querywright.optimize.slices import check_known, columns_of
-from querywright.optimize.tables import pool_notes
 from querywright.progress import shown
 from querywright.technique_names import technique_named
 from querywright.workspace import Tell, Workspace
@@ -290,27 +283,6 @@ class Compilation(CompileResult):
     writer_lm: dspy.LM | None = None
     given: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def notes(self) -> list[str]:
-        """Remarks on the test results."""
-        lm, test, reader = self.workspace.lm.model, self.splits.test, self.program.reader
-        by = by_judges(self.judges).replace(",", " or", 1)
-        budget = self.program.technique.knobs["max_passages"]
-        notes = [
-            f"evaluated once; in percent, with 95% intervals; at most {budget} passages per arm; LM {lm}; "
-            f"{evidence_by(test)}{by}"
-        ]
-        if self.reader_check:
-            count = len(self.reader_check)
-            notes.append(f"additional questions for closed book and oracle evidence: {count}")
-        notes += [one["standing"] for one in self.judges]
-        notes += [*pool_notes(self.test, test), *of_grounded(None if reader is None else reader.NAME)]
-        notes += [] if reader is None else of_accuracy(test, [reader.NAME])
-        notes += copied_lines(self.copied, allowed=True) if self.settings.allow_copies else []
-        if self.writer_lm is not None:
-            notes.append(f"{self.technique}: writer LM {self.writer_lm.model}, reader LM {lm}")
-        return notes
-
     def __call__(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
         """Answer a question with the recommended program."""
         from querywright.optimize.contexts import asking
@@ -459,7 +431,7 @@ def compile(
             knobs=values, settings=settings, reader_check=reader_check, reranker=ranker,
             writer_lm=writer, judges=judges, judge_lm=asks, progress=update, tell=tell,
         ).by_slice(slices, splits.test)  # fmt: skip
-    found = replace(found, hints=tuple(experiment.hints))
+    found = replace(found, hints=(*experiment.hints, *found.hints))
     made = {one.name: getattr(found, one.name) for one in fields(found)}
     return Compilation(**made, splits=splits, workspace=place, writer_lm=writer, given=given)
 

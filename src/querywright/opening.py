@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import FunctionType
 from typing import Any, TypeAlias
 
 import dspy
@@ -15,7 +13,6 @@ import dspy
 from querywright import __version__
 from querywright.arms import Arm, ArmDefaults, Arms, check_defaults, check_reader, named_arms
 from querywright.data import Question, read_questions
-from querywright.data.labels import evidence_by
 from querywright.data.splits import data_hash
 from querywright.data.types import Label
 from querywright.errors import InputError
@@ -26,11 +23,12 @@ from querywright.metrics.judges import JUDGED
 from querywright.models.flow import MOST
 from querywright.models.rewriters import Rewriter, rewriter_of
 from querywright.optimize.artifacts.load import load
-from querywright.optimize.comparison import RIGHT, Comparison, budgets
+from querywright.optimize.comparison import RIGHT, Comparison
 from querywright.optimize.comparison import compare as compare_programs
 from querywright.optimize.hints import hints, repeats
 from querywright.optimize.judge_files import SavedJudge, resolve_judge, resolve_judges
 from querywright.optimize.judging import freeze_guidelines, judged_metrics
+from querywright.optimize.notes import arms_by_writer, score_notes, unknown_passages
 from querywright.optimize.results import PLAIN
 from querywright.optimize.tables import pool_notes
 from querywright.programs import RAG, READERS, make_program, make_reader
@@ -38,10 +36,9 @@ from querywright.programs.ensemble import without_reader
 from querywright.programs.readers import reader_for
 from querywright.retrieval import rerank
 from querywright.retrieval.checks import tell_rebuilt, tell_searched
-from querywright.retrieval.collection import CollectionPassages, collection_folder, read_manifest
+from querywright.retrieval.collection import collection_folder, read_manifest
 from querywright.retrieval.edits import follow_labels, former_passages
 from querywright.retrieval.engines import check_engine
-from querywright.retrieval.hybrid import HybridRetriever
 from querywright.retrieval.rerank import CrossEncoderReranker, Reranker
 from querywright.workspace import Tell, Workspace
 
@@ -100,6 +97,7 @@ class Experiment:
         notes: Remarks to show with the results.
         hints: Warnings about the questions and names, which are also reported when the experiment is opened, and the
             rest of the moved labels.
+        tell: A function that is called with each warning.
         arms: The arms by name.
         programs: The programs of the arms, by name.
         retrievers: Open retrievers by engine.
@@ -116,25 +114,22 @@ class Experiment:
     lacking: Mapping[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     hints: list[str] = field(default_factory=list)
+    tell: Tell = print
     arms: dict[str, Arm] = field(default_factory=dict)
     programs: dict[str, RAG] = field(default_factory=dict)
     retrievers: dict[str, Any] = field(default_factory=dict)
     _writers: dict[Any, Any] = field(default_factory=dict)
 
     @property
-    def writers(self) -> dict[str, list[str]]:
-        """The arms that use each writer LM, by the LM's name."""
-        found: dict[str, list[str]] = {}
-        for name, program in self.programs.items():
-            if program.technique.writer_lm is not None:
-                found.setdefault(str(program.technique.writer_lm.model), []).append(name)
-        return found
+    def searched(self) -> list[Any]:
+        """The open retrievers, and the retrievers of the arms."""
+        own = (program.technique.retriever for program in self.programs.values())
+        return [one for one in (*self.retrievers.values(), *own) if one is not None]
 
     @property
     def retriever(self) -> Any:
         """The first open retriever, or else the retriever of the first arm; None if no arm searches."""
-        own = (program.technique.retriever for program in self.programs.values())
-        return next((one for one in (*self.retrievers.values(), *own) if one is not None), None)
+        return next(iter(self.searched), None)
 
     def compare(
         self,
@@ -157,8 +152,11 @@ class Experiment:
             self.programs, self.questions, lm=self.workspace.lm, baseline=self.baseline(baseline),
             references=references, metrics=self.metrics, slices=slices, **run,
         )  # fmt: skip
+        unknown = unknown_passages(found.arms, self.searched)
+        for line in unknown:
+            self.tell(line)
         return replace(
-            found, source=self.source, facts=self._facts(found), hints=tuple(self.hints),
+            found, source=self.source, facts=self._facts(found), hints=(*self.hints, *unknown),
             remarks=tuple(self._remarks(found, references)), settings={**self.settings, "baseline": found.baseline},
         )  # fmt: skip
 
@@ -257,13 +255,8 @@ class Experiment:
     def _remarks(self, found: Comparison, references: bool) -> list[str]:
         """Return the lines to show below the results table."""
         lm, arms = self.workspace.lm.model, found.arms
-        asked = f"LM {lm}; " if found.asks else ""
-        most = [*dict.fromkeys(budgets(self.programs).values())]
-        budget = f"; at most {most[0]} passage{'s' * (most[0] > 1)} per arm" if len(most) == 1 else ""
-        lines = [f"{asked}mean in percent with 95% interval{budget}"]
-        lines += [] if asked else ["no arm calls an LM for these metrics"]
-        lines += [f"{', '.join(names)}: writer LM {name}, reader LM {lm}" for name, names in self.writers.items()]
-        lines += [*self.notes, *pool_notes(arms, found.questions)]
+        lines = [*score_notes(self.programs, arms, self.questions, lm=lm), *self.notes]
+        lines += pool_notes(arms, found.questions)
         if references and self.defaults.reads and not any(metric in one.metrics for one in arms for metric in RIGHT):
             lines.append(f"no diagnosis: add the metric {' or '.join(RIGHT)}")
         lines += [
@@ -280,8 +273,8 @@ class Experiment:
             **({"LM": str(self.workspace.lm.model)} if found.asks else {}),
             "Reader": self.reader or "none",
         }
-        if self.writers:
-            facts["Writer"] = "; ".join(f"{name} ({', '.join(arms)})" for name, arms in self.writers.items())
+        if writers := arms_by_writer(self.programs):
+            facts["Writer"] = "; ".join(f"{name} ({', '.join(arms)})" for name, arms in writers.items())
         if isinstance(self.defaults.retriever, str) and self.retrievers:
             facts["Collection"] = f"{self.defaults.retriever}, {self.retriever.count} passages"
             facts["Engines"] = ", ".join(self.retrievers)
@@ -347,13 +340,10 @@ def open_experiment(
     experiment = Experiment(
         workspace=workspace, questions=asked, defaults=defaults, reader=shared, scoring=scoring,
         source=Path(questions).name if isinstance(questions, str | Path) else "", metrics=metrics, lacking=lacking,
-        arms=named,
+        arms=named, tell=tell,
     )  # fmt: skip
     notes = experiment.notes
     notes += [f"left out: {', '.join(left_out)}, because not every question has options"] if left_out else []
-    notes += [line for name in readers for line in of_grounded(name)]
-    notes += of_accuracy(asked, readers) if "accuracy" in metrics else []
-    notes.append(evidence_by(asked) if any(question.evidence for question in asked) else "no labeled evidence")
     if defaults.retriever is not None:
         for engine in dict.fromkeys([arm.engine for arm in named.values() if arm.searches] or [defaults.engine]):
             experiment.open_retriever(engine)
@@ -379,29 +369,10 @@ def open_experiment(
     return experiment
 
 
-def _held(technique: Any) -> list[Any]:
-    """Return a technique's retriever, and the open collections that a custom program has as attributes or names."""
-    todo, seen = [getattr(technique, "program", None)], dict[int, Any]()
-    while todo:
-        one = todo.pop()
-        if id(one) in seen:
-            continue
-        seen[id(one)] = one
-        if isinstance(one, dspy.Module):
-            todo += [*vars(one).values(), getattr(type(one), "forward", None)]
-        elif isinstance(one, FunctionType):
-            names = inspect.getclosurevars(inspect.unwrap(one))
-            todo += [*names.nonlocals.values()]
-            todo += [value for value in names.globals.values() if not isinstance(value, FunctionType)]
-    held = (one for one in seen.values() if isinstance(one, CollectionPassages | HybridRetriever))
-    return [technique.retriever, *held]
-
-
 def _hints(experiment: Experiment) -> list[str]:
     """Return warnings about the questions, the collection and the rewriters."""
     found: list[str] = []
-    own = [one for program in experiment.programs.values() for one in _held(program.technique)]
-    tell_rebuilt([*experiment.retrievers.values(), *own], found.append)
+    tell_rebuilt(experiment.searched, found.append)
     tell_searched(experiment.questions, experiment.retriever, found.append)
     techniques: dict[Any, list[str]] = {}
     for program in experiment.programs.values():
@@ -431,31 +402,6 @@ def tell_unlearnt(rewriter: Rewriter | None, techniques: Iterable[str], tell: Ca
             f"the rewriter {rewriter.name!r} was trained for {', '.join(rewriter.techniques)}, but not for "
             f"{', '.join(strange)}; before you use the rewriter, compare its scores with the LM's (querywright compare)"
         )
-
-
-def of_grounded(reader: str | None) -> list[str]:
-    """Return a note about closed book if the reader cites supporting passages."""
-    if reader is None or not READERS[reader].GROUNDED:
-        return []
-    return [
-        f"the reader {reader!r} declines to answer without passages, so closed book does not measure the LM's knowledge"
-    ]
-
-
-def of_accuracy(questions: Sequence[Question], readers: Sequence[str]) -> list[str]:
-    """Return a note on how accuracy scores these readers' answers to questions without options, if there are any."""
-    with_options = sum(bool(question.options) for question in questions)
-    if not readers or with_options == len(questions):
-        return []
-    if any(READERS[name].GROUNDED for name in readers):
-        note = "accuracy means contains_answer for readers that cite passages, and exact_match for other readers"
-    else:
-        note = (
-            "accuracy means exact_match for questions without options, so a sentence that contains the right answer "
-            "scores 0; contains_answer and token_f1 are more lenient"
-        )
-    kinds = "; to show questions with and without options separately, use the slice 'options'"
-    return [note + (kinds if with_options else "")]
 
 
 def _name(given: Any) -> str | None:

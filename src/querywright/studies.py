@@ -105,7 +105,7 @@ class StudyData(NamedTuple):
         reader: The name of the reader; None if no reader runs.
         further: Questions on which only closed book and oracle evidence are evaluated.
         objects: The objects used instead of names.
-        notes: The warnings about labels, which the report shows.
+        hints: The warnings about labels, which the report shows.
     """
 
     spec: StudySpec
@@ -113,19 +113,19 @@ class StudyData(NamedTuple):
     reader: str | None
     further: Sequence[Question] = ()
     objects: StudyObjects = StudyObjects()
-    notes: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
 
     @property
     def judges(self) -> list[SavedJudge]:
         """The saved judges."""
         return resolve_judges(self.objects.judges or self.spec.judges)
 
-    def with_notes(self, notes: Iterable[str], tell: Tell) -> StudyData:
-        """Return a copy with additional notes, and call ``tell`` with each of these."""
-        found = dict.fromkeys(notes)
+    def with_hints(self, hints: Iterable[str], tell: Tell) -> StudyData:
+        """Return a copy with additional warnings, and call ``tell`` with each of these."""
+        found = dict.fromkeys(hints)
         for line in found:
             tell(line)
-        return self._replace(notes=(*self.notes, *found))
+        return self._replace(hints=(*self.hints, *found))
 
 
 def read_data(
@@ -161,8 +161,8 @@ def read_data(
     )  # fmt: skip
     searched = next(iter((objects.retrievers or spec.retrievers or {"": spec.collection}).values()))
     place = None if home is None else Path(home)
-    former, notes, rest = former_passages(searched, place), list[str](), list[str]()
-    asked = follow_labels(asked, lambda: passages_in(searched, place).values(), former, notes.append, rest.append)
+    former, hints, rest = former_passages(searched, place), list[str](), list[str]()
+    asked = follow_labels(asked, lambda: passages_in(searched, place).values(), former, hints.append, rest.append)
     splits, reader = split_parts(asked, parts, spec.seed, spec.sizes), reader_for(asked, spec.reader)
     check_objectives(spec.objectives, splits, reader)
     check_known(spec.slices, RIGHT, has_closed_book=reader is not None)
@@ -171,7 +171,7 @@ def read_data(
     measured = [*(one.metric for one in spec.prompts.values() if one.metric), *spec.objectives]
     asks = spec.judge_lm is not None or objects.judge_lm is not None
     check_judges(measured, data.judges, asks=asks)
-    return data.with_notes(notes, tell).with_notes(rest, _logger.debug)
+    return data.with_hints(hints, tell).with_hints(rest, _logger.debug)
 
 
 def check_study(
@@ -188,14 +188,14 @@ def check_study(
         InputError: The study, its questions, or its collection is invalid.
     """
     data = read_data(source if isinstance(source, StudySpec) else read_spec(source), home=home, tell=tell)
-    spec, notes = data.spec, list[str]()
+    spec, hints = data.spec, list[str]()
     asked, collections = [one for part in data.splits for one in part], [*spec.retrievers.values()] or [spec.collection]
     former = former_passages(collections[0], home)
     for collection in collections:
         held = passages_in(collection, home)
         passed = check_passes(spec.where, partial(passing_in, collection, home=home), held.values)
-        tell_passages(asked, held.values(), spec.where, passed, notes.append, former)
-    return data.with_notes(notes, tell)
+        tell_passages(asked, held.values(), spec.where, passed, hints.append, former)
+    return data.with_hints(hints, tell)
 
 
 def run_named(data: StudyData, folder: Path, *, home: Path | None = None, tell: Tell, **options: Any) -> Snapshot:
@@ -237,12 +237,12 @@ def open_search(
         return place.retriever(searched, embedder, engine if engine in ENGINES else "dense", spec.where)
 
     if objects.retrievers:
-        notes = list[str]()
-        tell_rebuilt(retrievers.values(), notes.append)
+        hints = list[str]()
+        tell_rebuilt(retrievers.values(), hints.append)
         tell_searched(
-            [one for part in data.splits for one in part], open_retriever(next(iter(retrievers))), notes.append
+            [one for part in data.splits for one in part], open_retriever(next(iter(retrievers))), hints.append
         )
-        data = data.with_notes(notes, tell)
+        data = data.with_hints(hints, tell)
     kinds = [technique_class(name) for name in spec.techniques]
     writers: dict[str, dspy.LM | None] = {}
     for one in spec.writers:
@@ -272,7 +272,7 @@ def open_search(
         judges=data.judges,
         judge_lm=judge_lm,
         budget=place.budget,
-        notes=data.notes,
+        hints=data.hints,
     )
 
 

@@ -110,7 +110,7 @@ def test_an_artifact_is_asked_shown_and_evaluated_with_its_rewriter(
 ) -> None:
     made = ok("compile", "rrr", "--data", riddles, "--collection", collection, "--out", "artifacts/mine", "--writer-lm",
         trained.path, "--sizes", "3,8,12", "--trials", "2", "--knob", "max_passages=1", *server.lm)  # fmt: skip
-    assert f"rrr: writer LM {trained.identity}, reader LM openai/scripted" in " ".join(made.out.split())
+    assert f"rrr compiled: writer LM {trained.identity}, reader LM openai/scripted" in " ".join(made.out.split())
     name = f"mine@{trained.checksum[:12]}"
     assert f"writer: {name}" in cli("artifact", "show", "artifacts/mine").out
     for path in trained.path.iterdir():

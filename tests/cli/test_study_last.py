@@ -64,14 +64,19 @@ def test_reader_prompts_are_chosen_last_for_every_arm(ok, study_file, stubborn, 
 
 def test_further_questions_check_the_reader_alone(ok, study_file, tmp_path):
     out = tmp_path / "out"
-    ok("study", "run", study_file(reader_check=3), "--out", out)
+    done = ok("study", "run", study_file(reader_check=3), "--out", out)
     outcome = snapshot(out).outcome
+    printed, page = (" ".join(text.split()) for text in (done.out, (out / "report.html").read_text()))
+    for told in (printed, page):
+        assert "additional questions for closed book and oracle evidence: 3" in told
+        assert "LM openai/scripted; mean in percent with 95% interval; at most" in told
+        assert "usefulness from labelled evidence" in told
+        assert "evaluated once" in told
     n = {one["arm"]: one["n"] for one in outcome["test"]}
     assert n["closed book"] == n["oracle evidence"] == 9
     assert n["baseline"] == 6
     assert outcome["data"]["reader_check"]["n"] == 3
     assert len(outcome["questions"]) == 8 + 6 + 3
-    assert "evaluated once" in (out / "report.html").read_text()
 
 
 @pytest.mark.slow

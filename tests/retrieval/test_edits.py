@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import html
+import re
+from dataclasses import replace
+from functools import partial
 
 import dspy
 import pytest
@@ -289,35 +292,50 @@ def test_all_engines_of_an_open_retriever_search_what_it_opened_and_a_rebuild_is
         assert found.compared.arms[0].mean("recall@5").value == 1.0
 
 
-@pytest.mark.parametrize("engine", ["dense", "hybrid"])
-def test_a_rebuild_is_reported_for_the_retriever_of_a_custom_program(edited, engine):
+def test_passages_of_a_custom_program_that_the_collection_does_not_have_are_reported(edited, tmp_path):
     asked, home, *_ = edited
 
     class Own(dspy.Module):
-        def __init__(self, index):
+        def __init__(self, indexes):
             super().__init__()
-            self.index = index
+            self.indexes = indexes
 
         def forward(self, question):
-            (hits,) = self.index.search([question], 5)
+            (hits,) = self.indexes["mine"].search([question], 5)
             return dspy.Prediction(passages=[hit.passage for hit in hits])
 
-    def told(make, change):
-        held = open_retriever("mine", engine=engine, home=home)
-        program = make(held)
-        if change:
-            qw.ChromaRetriever.build("mine", [*held.passages(), Passage(change, change)], home=home)
-        found = qw.compare(["plain", program], asked, retriever="mine", reader=None, home=home, tell=[].append,
-                           metrics=["recall@5"], references=False)  # fmt: skip
-        return sum("was rebuilt" in line for line in found.hints)
+    def hints(arms, **options):
+        told: list[str] = []
+        found = qw.compare(arms, asked, retriever="mine", reader=None, home=home, tell=told.append,
+                           metrics=["recall@5"], references=False, **options)  # fmt: skip
+        assert told == list(found.hints)
+        unknown = [line for line in told if "not in the collection" in line]
+        assert all(line in repr(found) for line in unknown)
+        page = html.unescape(found.report(tmp_path / "report.html").read_text())
+        assert all(line in page for line in unknown)
+        return unknown
 
-    def function_of(program):
-        return lambda question: program(question=question)
-
-    assert told(Own, "") == 0
-    assert told(Own, "One more.") == 1
-    assert told(lambda index: function_of(Own(index)), "Two more.") == 1
-    assert told(lambda index: lambda question: [hit.passage for hit in index.search([question], 5)[0]], "Three.") == 1
+    held = open_retriever("mine", engine="hybrid", home=home)
+    own = Own({"mine": held})
+    elsewhere = partial(lambda index, question: [hit.passage for hit in index.search([question], 1)[0]], held)
+    arms = {"plain": "plain", "own": own, "elsewhere": lambda question: elsewhere(question)}
+    assert hints(arms) == []
+    passages = [replace(one, id=f"new-{one.id}") if "soil" in one.text else one for one in held.passages()]
+    qw.ChromaRetriever.build("mine", passages, home=home, prune=True)
+    first, second = hints(arms)
+    assert re.match(r"warning: own: 1 of \d different passages that it showed are not in the collection", first)
+    assert "open the retriever again after you index" in first
+    assert second.startswith("warning: elsewhere: 1 of ")
+    fresh = Own({"mine": open_retriever("mine", home=home)})
+    assert hints({"plain": "plain", "own": fresh}) == []
+    assert len(hints({"texts": lambda question: ["A text without an ID."]})) == 1
+    splits = {part: [{**one, "id": f"{one['id']}{part}"} for one in asked] for part in ("train", "dev", "test")}
+    for run, techniques in ((qw.study, ["plain", own]), (qw.compile, own)):
+        told: list[str] = []
+        found = run(techniques, splits, retriever="mine", reader=None, trials=2, home=home, tell=told.append,
+                    **{"objectives" if run is qw.study else "objective": "recall@5"})  # fmt: skip
+        (line,) = (one for one in told if "not in the collection" in one)
+        assert line in found.compared.all_notes
 
 
 def test_every_moved_label_is_in_the_notes_and_the_report_but_a_warning_names_three(tmp_path):

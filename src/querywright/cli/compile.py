@@ -165,7 +165,7 @@ def show_compiled(tuned: Compilation, *, verbose: bool = False) -> None:
         notes=notes,
     )
     title = f"test, {len(splits.test)} questions"
-    show_scores(title, tuned.test, workspace, verbose=verbose, notes=tuned.notes)
+    show_scores(title, tuned.test, workspace, verbose=verbose, notes=tuned.compared.below)
     show_verdicts(tuned.comparisons, verbose=verbose)
     show_slices(tuned.comparisons, tuned.slices)
     taught = tuned.recommended != BASELINE and tuned.compiled.prompt != UNTUNED

@@ -66,8 +66,7 @@ class Options:
         from querywright.optimize.diagnosis import DECIDED, MEANING, decision_rows, lost_rows
 
         title, verbose = f"{self.data.source}: {len(found.questions)} questions", self.output.verbose
-        notes = [*found.notes, "; ".join(found.remarks)]
-        show_scores(title, [*found.arms, *found.references], workspace, verbose=verbose, notes=notes)
+        show_scores(title, [*found.arms, *found.references], workspace, verbose=verbose, notes=found.below)
         show_verdicts(found.comparisons, verbose=verbose, programs=found.programs)
         by = f", {found.labelled_by}" if found.labelled_by else ""
         if found.references and found.diagnosis is not None:

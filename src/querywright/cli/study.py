@@ -232,11 +232,13 @@ def study_json(snapshot: Snapshot) -> dict[str, Any]:
 
     outcome = snapshot.outcome or {}
     test = [{name: value for name, value in one.items() if name != "rows"} for one in outcome.get("test") or ()]
-    names = ("corrected", "comparisons", "failed_on_test", "costs", "judges", "notes", "seeds", "command")
-    found = () if snapshot.compared is None else snapshot.compared.slices
-    slices = {"slices": [one.to_json() for one in found]} if found else {}
+    names = ("corrected", "comparisons", "failed_on_test", "costs", "judges", "seeds", "command")
+    compared, told = snapshot.compared, dict[str, Any]()
+    if compared is not None:
+        told = {"notes": compared.all_notes}
+        told |= {"slices": [one.to_json() for one in compared.slices]} if compared.slices else {}
     copied = {"copied_prompts": outcome["copied_prompts"]} if "copied_prompts" in outcome else {}
-    return {**status(snapshot), **{name: outcome.get(name) for name in names}, **slices, **copied, "test": test}
+    return {**status(snapshot), **{name: outcome.get(name) for name in names}, **told, **copied, "test": test}
 
 
 def show_study(snapshot: Snapshot, *, verbose: bool = False) -> None:
@@ -245,14 +247,15 @@ def show_study(snapshot: Snapshot, *, verbose: bool = False) -> None:
     from querywright.optimize.study.results import trial_table
 
     aims, outcome, evaluations = snapshot.spec.aims, snapshot.outcome or {}, snapshot.evaluations
+    compared = snapshot.compared
+    assert compared is not None
     rows = trial_table(ranked(snapshot.trials, aims[0]), aims)
     show_table(f"dev, best {len(rows)} arms, with changed knobs", rows)
     _show_front(snapshot)
-    notes = ["evaluated once; in percent, with 95% intervals", *(one["standing"] for one in outcome.get("judges", ()))]
-    show_scores(f"test, {len(evaluations[0].rows)} questions", evaluations, verbose=verbose, notes=notes)
+    title = f"test, {len(evaluations[0].rows)} questions"
+    show_scores(title, evaluations, verbose=verbose, notes=compared.below)
     show_verdicts(snapshot.comparisons, verbose=verbose)
-    if snapshot.compared is not None:
-        show_slices(snapshot.comparisons, snapshot.compared.slices)
+    show_slices(snapshot.comparisons, compared.slices)
     for line in [*_remarks(snapshot, outcome), _cost(snapshot)]:
         say(line)
 
