@@ -26,6 +26,7 @@ from querywright.optimize.optimizers import OPTIMIZERS
 from querywright.optimize.results import PLAIN as PLAIN
 from querywright.optimize.results import UNTUNED as UNTUNED
 from querywright.programs import READERS, TECHNIQUES, technique_class
+from querywright.technique_names import names_code, technique_named
 
 BUDGET = 5
 """Default number of passages that each program may show its reader."""
@@ -74,9 +75,10 @@ def once(values: Any) -> Any:
 
 
 def _technique(name: str) -> None:
-    if name not in TECHNIQUES:
-        custom = "; to search a technique in your code, pass its class to querywright.study in Python"
-        raise InputError(unknown("technique", name, TECHNIQUES) + (custom if ":" in name else ""))
+    if names_code(name):
+        TECHNIQUES[name] = technique_named(name)
+    elif name not in TECHNIQUES:
+        raise InputError(unknown("technique", name, TECHNIQUES))
     if technique_class(name).SEARCHES == "0":
         raise InputError("retrieves no passages, so a study cannot tune this technique; remove it")
 

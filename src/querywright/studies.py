@@ -243,7 +243,7 @@ def open_search(
             [one for part in data.splits for one in part], open_retriever(next(iter(retrievers))), hints.append
         )
         data = data.with_hints(hints, tell)
-    kinds = [technique_class(name) for name in spec.techniques]
+    kinds = {name: technique_class(name) for name in spec.techniques}
     writers: dict[str, dspy.LM | None] = {}
     for one in spec.writers:
         named: Any = one.lm if objects.writer_lm is None else objects.writer_lm
@@ -251,7 +251,7 @@ def open_search(
             named = resolve_lm(one.lm, api_base=one.api_base, api_key=_key(one.api_key_env), limits=spec.limits)
         writers[one.name] = writer = place.writer(named)
         keep_writer(writer, place, tell)
-        tell_unlearnt(rewriter_of(writer), [kind.NAME for kind in kinds if kind.LM_STAGES], tell)
+        tell_unlearnt(rewriter_of(writer), [kind.NAME for kind in kinds.values() if kind.LM_STAGES], tell)
     judge_lm: Any = objects.judge_lm or spec.judge_lm
     if isinstance(judge_lm, str):
         judge_lm = place.another_lm(judge_lm, api_base=spec.judge_api_base, api_key=_key(spec.judge_api_key_env))
@@ -268,7 +268,7 @@ def open_search(
         reader_check=data.further,
         reranker=open_reranker(objects.reranker),
         writers=writers,
-        knobs={kind.NAME: kind(open_retriever(kind.ENGINE)).searched_knobs for kind in kinds if kind.ENGINE},
+        knobs={name: kind(open_retriever(kind.ENGINE)).searched_knobs for name, kind in kinds.items() if kind.ENGINE},
         judges=data.judges,
         judge_lm=judge_lm,
         budget=place.budget,

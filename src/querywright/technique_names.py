@@ -1,7 +1,7 @@
 """Techniques by name, or by their location in the user's code: ``module:NAME`` or ``path/file.py:NAME``.
 
-Code is imported only from locations that the user names in a call or on the command line, never from a location that a
-file names.
+Code is imported only from locations that the user names in a call, on the command line, or in a study file, never from
+a location that an artifact names.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 import querywright as qw
 from querywright.errors import InputError
@@ -30,8 +31,8 @@ def mine(collection, questions, home, monkeypatch):
     code_at.cache_clear()
     monkeypatch.syspath_prepend(".")
     yield ("--data", questions, "--collection", collection)
-    for name in ("own_programs.Keywords", "own_programs.first_option", "catalog_hyde"):
-        TECHNIQUES.pop(name, None)
+    for name in [one for one in TECHNIQUES if one.startswith("own_programs") or one == "catalog_hyde"]:
+        TECHNIQUES.pop(name)
     sys.modules.pop("own_programs", None)
 
 
@@ -99,6 +100,20 @@ def test_a_study_of_code_in_a_file_is_shown_without_the_file(ok, wrong, mine, se
     said = wrong("study", "resume", "mine")
     assert "objectives.0: cannot import the metric 'own_programs.py:found'" in said
     assert "techniques.catalog_hyde: unknown technique 'catalog_hyde'" in said
+
+
+@pytest.mark.filterwarnings("ignore:.*too few to show")
+def test_a_study_file_names_code_as_the_command_line_does(ok, mine, server, questions, collection):
+    techniques = {"own_programs.py:Keywords": {}, "own_programs:CatalogHyDE": {"knobs": {"n_documents": [1, 2]}}}
+    spec = {"name": "own", "questions": str(questions), "collection": collection, "techniques": techniques,
+            "reader": "none", "objectives": ["recall@5"], "sizes": [3, 6, 4], "trials": 3, "lm": "openai/scripted",
+            "api_base": server.address, "api_key_env": "SCRIPTED_KEY"}  # fmt: skip
+    Path("own.yaml").write_text(yaml.safe_dump(spec))
+    ok("study", "run", "own.yaml", "--out", "mine", "--workers", "2")
+    tried = ok("study", "status", "mine", "--json").data["techniques"]
+    assert {one["technique"] for one in tried if one["trials"]} == {"plain", *techniques}
+    saved = {json.loads(file.read_text())["technique"] for file in Path("mine/artifacts").glob("*/manifest.json")}
+    assert saved <= {"plain", "own_programs.Keywords", "catalog_hyde"}
 
 
 @pytest.mark.parametrize(

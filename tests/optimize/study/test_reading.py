@@ -90,7 +90,7 @@ def test_all_that_is_wrong_with_the_parts_is_said_at_once():
         "collection: is missing",
         "colection: unknown key 'colection' (did you mean collection?)",
         "techniques.rag_fuson: unknown technique 'rag_fuson' (did you mean rag_fusion?)",
-        "rerank, filter; to search a technique in your code, pass its class to querywright.study in Python",
+        "techniques.mine.py:Own: cannot import the program 'mine.py:Own': there is no file 'mine.py'",
         "techniques.hcqr.search: input should be 'all' or 'named', but got \"some\"; 'all' searches every searchable",
         'techniques.hcqr.knobs.n_queries.low: input should be a valid number, but got "a"',
         "techniques.hcqr.knobs.n_queries.high: is missing",
