@@ -102,3 +102,6 @@ def test_labels_become_evidence_and_those_of_something_else_are_refused(tmp_path
     path.write_text(json.dumps({"question_id": "zz", "passage_id": "p", "label": "USEFUL"}))
     with pytest.raises(DataError, match=r"different questions: .* \['zz'\] is in the data \(questions: 2\)"):
         read_questions(questions, labels=path)
+    write_labels(path, [replace(one, label=None, judged=None, by="") for one in GIVEN])
+    with pytest.raises(DataError, match=r"all 3 labels in .*labels.jsonl are empty; fill in the column 'label' with"):
+        read_questions(questions, labels=path)

@@ -37,7 +37,7 @@ from typing import Any, NamedTuple
 from querywright.data.cells import short
 from querywright.data.documents import names_documents, read_documents
 from querywright.data.forms import shaped
-from querywright.data.labels import read_labels, with_labels
+from querywright.data.labels import GRADES, read_labels, with_labels
 from querywright.data.rows import (
     INDEX_COLUMNS,
     Record,
@@ -129,7 +129,13 @@ def read_questions(
         read = read_questions(
             source, columns=columns, limit=limit, split=split, multiple_choice=multiple_choice, slices=slices
         )
-        return with_labels(read, read_labels(labels))
+        given = read_labels(labels)
+        if all(one.label is None for one in given):
+            raise DataError(
+                f"all {len(given)} labels in {name_of(labels)} are empty; fill in the column 'label' with "
+                f"{', '.join(GRADES[:-1])}, or {GRADES[-1]}"
+            )
+        return with_labels(read, given)
     if isinstance(source, list | tuple) and source and all(isinstance(one, Question) for one in source):
         return _checked_before(source[: check_limit(limit)], multiple_choice, slices)
     table = Table(QUESTION_COLUMNS, columns)
