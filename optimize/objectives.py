@@ -23,7 +23,9 @@ from querywright.programs import READERS
 
 _LACKING = {
     "answer": "questions with an answer, but no dev question has one",
-    "evidence": "labeled evidence, but no dev question has any",
+    "evidence": (
+        "labeled evidence, but no dev question has any (querywright judge label --judge none lists passages to label)"
+    ),
     "options": "questions with options, but no dev question has any",
     "reader": "a reader; add a reader, or use a different objective",
     "support": "a reader that names its supporting passages, such as grounded",

@@ -471,7 +471,8 @@ def _scorable(
         wanting = "; ".join(f"{name} needs {lacking}" for name, lacking in lacks.items())
         raise InputError(
             f"no metric can be scored: {wanting or 'no metric was chosen'}; use questions with correct answers (and a "
-            "reader) or with labeled evidence, or choose a judge with judge_lm="
+            "reader) or with labeled evidence (querywright judge label --judge none lists passages to label), or "
+            "choose a judge with judge_lm="
         )
     return metrics, lacks
 
