@@ -80,11 +80,32 @@ def test_each_label_of_a_missing_passage_is_reported_once():
     said: list[str] = []
     former = {"gears": Passage("gears", "Gears are set at the stand.")}
     tell_passages(asked(["gears", "lamp"], ["tyre", "gears"], ["gears"]), ROWS, None, None, said.append, former)
-    assert [line.count("'gears' no longer exists") for line in said] == [1, 1, 1, 0, 0, 0]
+    assert [line.count("no longer exist, and no passage contains most of their text: 'gears'") for line in said] == [
+        1, 1, 1, 0, 0, 0,
+    ]  # fmt: skip
     assert ["scores 0 on this question" in line for line in said[:3]] == [False, False, True]
-    assert "for 1 of 3 questions, no labeled passage is in the collection" in said[3]
-    assert "4 of 5 labels" in said[4]
+    assert "for 1 of 3 questions, no helpful passage is in the collection" in said[3]
+    assert "4 of 5 labels of helpful passages" in said[4]
     assert "labeled passages that are not in the collection: ['lamp'] (1 of 2 labeled" in said[5]
+
+
+def test_passages_that_are_not_useful_may_be_missing():
+    said: list[str] = []
+    former = {id: Passage(id, f"The text of {id}.") for id in ("gears", "bell", "lamp")}
+    none, useful = Label.NOT_USEFUL, Label.USEFUL
+    questions = [
+        Question("q1", "?", evidence={"gears": none, "unknown": none, "tyre": useful}),
+        Question("q2", "?", evidence={"gears": useful, "bell": none, "lamp": Label.ENTAILED, "tyre": none}),
+        Question("q3", "?", evidence={"gears": useful, "tyre": useful}),
+    ]
+    tell_passages(questions, ROWS, None, None, said.append, former)
+    assert said == [
+        "warning: question 'q2' ('?'): labeled passages no longer exist, and no passage contains most of their text: "
+        "'gears' ('The text of gears.' ...), 'lamp' ('The text of lamp.' ...); every search scores 0 on this question; "
+        "label a passage in the collection",
+        "warning: question 'q3' ('?'): labeled passages no longer exist, and no passage contains most of their text: "
+        "'gears' ('The text of gears.' ...); label a passage in the collection",
+    ]
 
 
 def test_a_key_that_no_passage_has_is_reported_although_the_filter_passes(bicycles):

@@ -6,6 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -189,30 +190,31 @@ def helpful(question: Question) -> list[str]:
 def _tell_missing(
     questions: Sequence[Question], held: Mapping[str, bool], tell: Tell, former: Mapping[str, Passage]
 ) -> None:
-    """Warn about labeled passages that are not in the collection. Each label is reported only once."""
+    """Warn about helpful passages that are not in the collection. Each label is reported only once."""
     check_labels(questions, held)
     deleted = former.keys() - held.keys()
+    questions = [replace(one, evidence={id: one.evidence[id] for id in helpful(one)}) for one in questions]
     for question in questions:
-        for id in [id for id in question.evidence if id in deleted]:
-            text = " ".join(former[id].text.split())[:BEGINNING]
-            score = "every search scores 0 on this question; " * (question.evidence.keys() <= deleted)
+        if lost := [id for id in question.evidence if id in deleted]:
+            each = (f"{id!r} ({' '.join(former[id].text.split())[:BEGINNING]!r} ...)" for id in lost)
+            score = "every search scores 0 on this question; " * (len(lost) == len(question.evidence))
             tell(
-                f"warning: question {question.in_words}: the labeled passage {id!r} no longer exists, and no passage "
-                f"contains most of its text ({text!r} ...); {score}label a passage in the collection"
+                f"warning: question {question.in_words}: labeled passages no longer exist, and no passage contains "
+                f"most of their text: {', '.join(each)}; {score}label a passage in the collection"
             )
     missing = check_evidence(questions, held, deleted)
-    lost = sum(held.keys().isdisjoint(one.evidence) and not one.evidence.keys() <= deleted for one in questions)
-    if lost:
+    none = sum(held.keys().isdisjoint(one.evidence) and not one.evidence.keys() <= deleted for one in questions)
+    if none:
         tell(
-            f"warning: for {lost} of {len(questions)} questions, no labeled passage is in the collection, so every "
+            f"warning: for {none} of {len(questions)} questions, no helpful passage is in the collection, so every "
             "search scores 0 on these questions. Index the labeled passages, search the collection that was labeled, "
             "or correct the IDs"
         )
     if missing:
         gone = sum(id not in held for one in questions for id in one.evidence)
         tell(
-            f"warning: {gone} of {sum(len(one.evidence) for one in questions)} labels are for passages that are not "
-            "in the collection"
+            f"warning: {gone} of {sum(len(one.evidence) for one in questions)} labels of helpful passages are for "
+            "passages that are not in the collection"
         )
     for line in missing[:SHOWN_WARNINGS]:
         tell(f"warning: {line}")
