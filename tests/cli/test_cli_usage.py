@@ -19,7 +19,10 @@ from querywright import __version__
 from querywright.cli import main, show
 from querywright.cli.main import every_command, run
 from querywright.cli.options import DEFAULTS
+from querywright.data import Question
 from querywright.errors import BudgetError, InputError, OutageError
+from querywright.optimize.evaluate import Evaluation, Row
+from querywright.optimize.slices import slice_results
 from querywright.programs import TECHNIQUES
 
 PARSE = runpy.run_path(str(Path(__file__).parents[1] / "markdown_blocks.py"))["parse"]
@@ -166,6 +169,20 @@ def test_a_wide_table_is_divided_where_it_may_be():
     assert show.fit(long, 22) == [["arm", "won : lost"]]  # words give way first
     assert show.fit([{"arm": "名前" * 5, "x": "1" * 30, "y": "2" * 35}], 80) == [["arm", "x"], ["arm", "y"]]
     assert show.fit([], 80) == []
+
+
+def test_the_results_by_slice_fit_80_columns(printed):
+    questions = [Question(f"q{n}", "?", slices={"topic": "feet and legs"}) for n in range(40)]
+    arms = [
+        Evaluation(name, tuple(Row(one.id, {"decision_useful": 1.0, "recall": 0.5}) for one in questions), 0.0)
+        for name in ("plain@hybrid", "rrs@hybrid:select_pool=8")
+    ]
+    found = slice_results(arms, questions, ["topic"], baseline="plain@hybrid")
+    lines = printed(80, lambda: show.show_slices([], found)).splitlines()
+    assert [line.split() for line in lines if "won : lost" in line] == [
+        ["slice", "arm", "mean", "won", ":", "lost", "p"]
+    ] * 2
+    assert max(map(len, lines)) <= 80
 
 
 def test_a_column_that_is_empty_or_zero_throughout_is_left_out(printed):

@@ -157,9 +157,12 @@ def show_slices(comparisons: Sequence[Any], slices: Sequence[Any]) -> None:
 
     if not slices:
         return
-    show_table(
-        "by slice (number of questions): mean in percent with 95% interval, Holm-corrected p", slice_rows(slices)
-    )
+    rows = slice_rows(slices)
+    for metric in dict.fromkeys(row["metric"] for row in rows):  # one table for all would be too wide
+        show_table(
+            f"{metric} by slice (number of questions): mean in percent with 95% interval, Holm-corrected p",
+            [{name: text for name, text in row.items() if name != "metric"} for row in rows if row["metric"] == metric],
+        )
     if sentence := known_sentence(comparisons, slices):
         say(sentence, style="bold")
 
