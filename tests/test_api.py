@@ -178,6 +178,7 @@ def test_splits_that_are_given_are_kept(lm):
     ("call", "said"),
     [
         (lambda: qw.compare([3], QUESTIONS), "not a valid arm: 3; pass a technique name"),
+        (lambda: qw.evaluate(["plain", "hyde"], QUESTIONS), "takes one arm, but got .*to evaluate several"),
         (lambda: qw.resolve_lm("openai/x", api_base="http://[::1/v1"), "the LM URL is not valid"),
         (lambda: qw.compare(["plain"], QUESTIONS), "plain needs a retriever; pass retriever="),
         (lambda: qw.compare(["plain"], 3, retriever="shop"), "found int; expected a list of dicts .* a DataFrame"),

@@ -60,6 +60,8 @@ def evaluate(program: Any, questions: Any, *, name: str | None = None, **options
         OutageError: The LM does not answer.
         TooManyFailuresError: More questions failed than allowed.
     """
+    if isinstance(program, list | tuple | Mapping):
+        raise InputError(f"evaluate takes one arm, but got {program!r:.80}; to evaluate several arms, call compare")
     arms = {name: program} if name else [program]
     return compare(arms, questions, **{"references": False, **options}).arms[0]
 
