@@ -267,7 +267,12 @@ def check_compiled_on(manifest: ArtifactManifest, retriever: CollectionRetriever
     of_questions = manifest.engine in ("questions", "expanded")
     if isinstance(sample, list) and not of_questions:
         share = share_changed([*map(str, sample)], retriever.passages())
-    changed = "" if share is None else f", and about {share:.0%} of its passages changed"
+    if share is None:
+        changed = ""
+    elif share < 0.01:
+        changed = ", and less than 1% of a sample of its passages changed"
+    else:
+        changed = f", and about {share:.0%} of its passages changed"
     differs = (
         f"the collection {manifest.collection!r} {CHANGED}: its fingerprint must be "
         f"{str(manifest.fingerprint)[:12]}, but got {retriever.fingerprint[:12]}{changed}"
