@@ -24,7 +24,7 @@ from querywright.optimize.artifacts.writers import find_rewriter
 from querywright.optimize.program_state import program_from
 from querywright.programs import technique_class, use_writer
 from querywright.retrieval.callable import as_retriever, is_collection
-from querywright.retrieval.checks import check_filter
+from querywright.retrieval.checks import check_filter, tell_rebuilt
 from querywright.retrieval.collection import collection_folder, no_collection, read_manifest
 from querywright.retrieval.edits import PASSAGES_SAMPLE, share_changed
 from querywright.retrieval.engines import LEXICAL, CollectionRetriever, open_retriever
@@ -111,6 +111,7 @@ def load(
     else:
         found = as_retriever(retriever)
     check_filter(found)
+    tell_rebuilt([found], lambda line: _logger.warning(line.removeprefix("warning: ")))
     program = program_from(artifact.state, found, reranker_of(manifest, reranker))
     reads = lm_of(manifest, lm, folder)
     use_writer(program, writer_of(manifest, reads, writer_lm, folder))

@@ -138,6 +138,16 @@ def test_another_collection_than_that_it_was_compiled_on_is_refused(own, refused
     assert load(own, lm=make_lm(), retriever=world)
 
 
+def test_a_retriever_that_was_opened_before_a_rebuild_is_reported(own, tmp_path, make_lm, word_model, caplog):
+    words = resolve_embedder("words")
+    for text, n_told in (("Old.", 0), ("New.", 1)):
+        build_collection("notes", [Passage("a", text)], embedder=words, home=tmp_path)
+        if not n_told:
+            early = open_retriever("notes", embedder=words, home=tmp_path)
+        assert load(own, lm=make_lm(), retriever=early)
+        assert caplog.text.count("the collection 'notes' was rebuilt after the retriever was opened") == n_told
+
+
 def test_an_artifact_says_what_share_of_its_collection_changed(own, saved, tmp_path, make_lm, word_model, caplog):
     passages = list(open_retriever("cards", embedder=resolve_embedder("words"), home=saved[0]).passages())
     other = tmp_path / "other"
