@@ -123,7 +123,7 @@ NAMES = {
     "rrs@hybrid:select_pool=8": "Rewrite-Retrieve-Select, `rrs@hybrid:select_pool=8`",
     "rrs@hybrid:select_pool=10": "Rewrite-Retrieve-Select, `rrs@hybrid:select_pool=10`",
     "rrs@hybrid:select_words=40": "Rewrite-Retrieve-Select, `rrs@hybrid:select_words=40`",
-    "oracle evidence": "oracle: the labeled passages",
+    "oracle evidence": "oracle: the passages labeled `ENTAILED`",
     "chr": "Contrastive Hypothesis Retrieval, `chr`",
     "corpus_steered@hybrid": "corpus-steered expansion, `corpus_steered@hybrid`",
     "rrs": "Rewrite-Retrieve-Select, `rrs`",
