@@ -82,7 +82,7 @@ class StudySpec(SearchSpec):
         columns: Names of the questions' columns, if they differ from the defaults.
         limit: Number of questions to read. Default: all.
         split: The split of a public data set. Default: the usual split.
-        sizes: Number of questions in train, dev, and test. Default: 30%, 30%, and 40% of the questions.
+        sizes: Number of questions in train, dev, and test. Default: all, about 30%, 30%, and 40% (``split_questions``).
         reader_check: Number of additional questions, not in ``sizes``, used only for closed book and oracle evidence,
             because checking the reader takes more questions than comparing techniques. Default 0.
         lm: Name of the LM. Default ``embedded``.

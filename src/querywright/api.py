@@ -353,7 +353,7 @@ def compile(
         knobs: Values, keyed by knob name, which may include ``max_passages``. A single value is fixed; a list of values
             or a range ``(low, high)`` is searched. If ``max_passages`` is searched, the baseline uses its maximum.
         settings: The settings of the search, such as its size.
-        sizes: Number of questions in train, dev, and test. Default: 30%, 30%, and 40% of all questions.
+        sizes: Number of questions in train, dev, and test. Default: all, about 30%, 30%, and 40% (``split_questions``).
         embedder: The embedder for a named collection. Default ``embedded``.
         engine: The search engine. Default: the technique's own engine, or else dense.
         reranker: A cross-encoder, or its name or path, for a technique that reranks.

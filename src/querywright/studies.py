@@ -509,7 +509,7 @@ def study(
         seed: Seed for the split, the prompts, and the search. Default 0.
         max_passages: Maximum number of passages shown to the reader, 1 to 50. Default 5.
         knobs: Fixed values by knob name, for every technique that has the knob.
-        sizes: Number of questions in train, dev, and test. Default: 30%, 30%, and 40% of all questions.
+        sizes: Number of questions in train, dev, and test. Default: all, about 30%, 30%, and 40% (``split_questions``).
         embedder: The embedder for a collection given by name. Default ``embedded``.
         reranker: A cross-encoder, as in ``compare``.
         writer_lm: The LM that techniques (but not the reader) use instead of ``lm``, as in ``compare``.

@@ -61,8 +61,8 @@ def compile_command(
         save_to: Folder for the artifact. To resume, run the same command again. The folder must not contain a different
             program.
         replace: Replace a different program in the folder.
-        sizes: Number of questions in train,dev,test, such as 20,40,80. Default: 30%, 30%, and 40% of the
-            questions.
+        sizes: Number of questions in train,dev,test, such as 20,40,80; at most the number in each split. Default: all
+            questions, split by a hash of their IDs: about 30%, 30%, and 40%.
         objective: decision_useful, accuracy, both, a metric such as recall@5 or judged_useful, or MODULE:FUNCTION;
             auto: judged_useful if --judge-lm is given, or the metric of --judge; else decision_useful if evidence is
             labeled, else accuracy. Repeatable, and may include costs (lm_calls, tokens, seconds, dollars); the best

@@ -32,7 +32,8 @@ class RewriteOptions:
     Args:
         collection: The collection to search.
         metric: Retrieval metric to use as the reward.
-        sizes: Number of questions in train,dev,test. Default: 30%, 30%, and 40% of the questions.
+        sizes: Number of questions in train,dev,test; at most the number in each split. Default: all questions, split by
+            a hash of their IDs: about 30%, 30%, and 40%.
         seed: Seed for the split and all random choices.
     """
 
