@@ -58,6 +58,9 @@ def test_a_compiled_program_is_shown_and_checked(ok, cli, artifact, address, tmp
     assert re.match(r"(    [a-z ]+\n(      [a-z_]+: [0-9.]*[1-9][0-9.]*\n)+)+  \w", cost), cost
     card = cli("artifact", "show", artifact, "--json").data
     assert (card["collection"], bool(card["scores"])) == ("tiny", True)
+    empty = {name for name, value in card["made"].items() if value in (None, {}, [])}
+    assert "failed_arms" in empty
+    assert not any(re.search(rf"^  {name}\b", shown.out, re.MULTILINE) for name in empty)
     checked = ok("artifact", "verify", artifact, *address, width=160)
     assert "ok: collection: tiny, embedder " in checked.out
     assert "ok: golden answer 3: " in checked.out

@@ -101,6 +101,7 @@ def _show_card(card: Mapping[str, Any]) -> None:
     }
     versions = ", ".join(f"{name} {one}" for name, one in card["versions"].items())
     made = {name: _spent(value) if name == "cost" else value for name, value in card["made"].items()}
+    made = {name: value for name, value in made.items() if value not in (None, {}, [])}
     show_facts({"Knobs that differ from their defaults": changed or {"none": "-"}})
     show_facts({"Prompts": prompts}, lines=True)
     show_facts({"How it was made": {**made, "versions": versions, "golden answers": len(card["golden"])}})
