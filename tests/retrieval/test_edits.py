@@ -6,12 +6,14 @@ import html
 import re
 from dataclasses import replace
 from functools import partial
+from unittest.mock import patch
 
 import dspy
 import pytest
 
 import querywright as qw
 from querywright.data import Label, Passage, Question, read_documents
+from querywright.programs import TECHNIQUES
 from querywright.retrieval.bm25 import BM25Retriever
 from querywright.retrieval.checks import tell_passages
 from querywright.retrieval.edits import follow_labels, former_passages, sample_passages, share_changed
@@ -292,6 +294,7 @@ def test_all_engines_of_an_open_retriever_search_what_it_opened_and_a_rebuild_is
         assert found.compared.arms[0].mean("recall@5").value == 1.0
 
 
+@patch.dict(TECHNIQUES)  # a study registers its techniques
 def test_passages_of_a_custom_program_that_the_collection_does_not_have_are_reported(edited, tmp_path):
     asked, home, *_ = edited
 
