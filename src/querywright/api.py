@@ -40,6 +40,7 @@ from querywright.optimize.search.compile import compile_program
 from querywright.optimize.search.core import further_questions
 from querywright.optimize.slices import check_known, columns_of
 from querywright.progress import shown
+from querywright.retrieval.edits import follow_rows, former_passages
 from querywright.technique_names import technique_named
 from querywright.workspace import Tell, Workspace
 
@@ -216,7 +217,8 @@ def label(
         judge_lm: The judge's LM, or its name. Default: ``lm``.
         lm: The arms' LM, as in ``compare``. Default ``embedded``.
         depth: Number of passages to take from each arm for each question, 1 to 50. Default 5.
-        labels: Earlier labels. They are kept; only passages without a label are added and judged.
+        labels: Earlier labels. They are kept, and follow passages that moved or changed a little; only passages without
+            a label are added and judged.
         reading: Arguments for ``read_questions``, as in ``compare``.
         knobs: Values, keyed by knob name, for every named technique that has the knob.
         engine: The search engine for arms that do not name an engine. Default ``dense``.
@@ -256,7 +258,11 @@ def label(
         run: dict[str, Any] = {"threads": threads or place.threads, "max_failures": max_failures, "progress": update}
         asked = place.lm if judge_lm is None else place.another_lm(judge_lm)
         pool, failed = pool_passages(experiment.programs, experiment.questions, lm=place.lm, depth=depth, **run)
-        earlier = () if labels is None else read_labels(labels)
+        earlier = [] if labels is None else read_labels(labels)
+        searched = experiment.retriever
+        if callable(getattr(searched, "passages", None)):
+            former = former_passages(searched, labels=labels)
+            earlier = follow_rows(earlier, searched.passages(), former, tell or warn_caller)
         found = label_pool(pool, experiment.questions, judging, there=earlier, lm=asked, **run)
     failed = {**failed, **found.failed}
     notes = [] if saved is None else [saved.standing(asked.model, lm_digest(asked))]

@@ -14,7 +14,7 @@ from querywright import __version__
 from querywright.arms import Arm, ArmDefaults, Arms, check_defaults, check_reader, named_arms
 from querywright.data import Question, read_questions
 from querywright.data.splits import data_hash
-from querywright.data.types import Label
+from querywright.data.types import Label, Passage
 from querywright.errors import InputError
 from querywright.metrics.dspy_metrics import METRICS, RANKED, Metric, needs
 from querywright.metrics.guideline import GuidelineMetric, Guidelines
@@ -358,22 +358,22 @@ def open_experiment(
         experiment.programs[name] = without_reader(program) if silent else program
     notes += _shallow(metrics, experiment.programs)
     searched = experiment.retriever
-    former = former_passages(searched)
+    former = former_passages(searched, labels=(reading or {}).get("labels"))
     rest: list[str] = []
     told = experiment.hints.append
     experiment.questions = follow_labels(asked, lambda: searched.passages(), former, told, rest.append)
-    experiment.hints += _hints(experiment)
+    experiment.hints += _hints(experiment, former)
     for line in experiment.hints:
         tell(line)
     experiment.hints += rest
     return experiment
 
 
-def _hints(experiment: Experiment) -> list[str]:
+def _hints(experiment: Experiment, former: Mapping[str, Passage]) -> list[str]:
     """Return warnings about the questions, the collection and the rewriters."""
     found: list[str] = []
     tell_rebuilt(experiment.searched, found.append)
-    tell_searched(experiment.questions, experiment.retriever, found.append)
+    tell_searched(experiment.questions, experiment.retriever, former, found.append)
     techniques: dict[Any, list[str]] = {}
     for program in experiment.programs.values():
         techniques.setdefault(program.technique.writer_lm, []).append(program.technique.NAME)

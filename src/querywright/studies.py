@@ -21,7 +21,7 @@ from querywright.api import LM, check_lm, keep_writer, read_parts, split_parts, 
 from querywright.arms import Arm, ArmDefaults, check_defaults, knob_space, named_arms
 from querywright.data import read_questions
 from querywright.data.splits import Splits
-from querywright.data.types import Question
+from querywright.data.types import Passage, Question
 from querywright.errors import InputError, TechniqueError, unknown
 from querywright.models.budget import Budget
 from querywright.models.embedder import resolve_embedder
@@ -159,9 +159,8 @@ def read_data(
         labels=spec.labels if objects.labels is None else objects.labels, multiple_choice=" and ".join(needing),
         slices=columns, **(whole if parts is None else {}),
     )  # fmt: skip
-    searched = next(iter((objects.retrievers or spec.retrievers or {"": spec.collection}).values()))
-    place = None if home is None else Path(home)
-    former, hints, rest = former_passages(searched, place), list[str](), list[str]()
+    searched, place = _searched(spec, objects), None if home is None else Path(home)
+    hints, rest, former = list[str](), list[str](), _former(spec, objects, place)
     asked = follow_labels(asked, lambda: passages_in(searched, place).values(), former, hints.append, rest.append)
     splits, reader = split_parts(asked, parts, spec.seed, spec.sizes), reader_for(asked, spec.reader)
     check_objectives(spec.objectives, splits, reader)
@@ -172,6 +171,16 @@ def read_data(
     asks = spec.judge_lm is not None or objects.judge_lm is not None
     check_judges(measured, data.judges, asks=asks)
     return data.with_hints(hints, tell).with_hints(rest, _logger.debug)
+
+
+def _searched(spec: StudySpec, objects: StudyObjects) -> Any:
+    """Return the first retriever or collection, whose passages the labels name."""
+    return next(iter((objects.retrievers or spec.retrievers or {"": spec.collection}).values()))
+
+
+def _former(spec: StudySpec, objects: StudyObjects, home: Path | None) -> dict[str, Passage]:
+    labels = spec.labels if objects.labels is None else objects.labels
+    return former_passages(_searched(spec, objects), home, labels=labels)
 
 
 def check_study(
@@ -190,7 +199,7 @@ def check_study(
     data = read_data(source if isinstance(source, StudySpec) else read_spec(source), home=home, tell=tell)
     spec, hints = data.spec, list[str]()
     asked, collections = [one for part in data.splits for one in part], [*spec.retrievers.values()] or [spec.collection]
-    former = former_passages(collections[0], home)
+    former = _former(spec, data.objects, home)
     for collection in collections:
         held = passages_in(collection, home)
         passed = check_passes(spec.where, partial(passing_in, collection, home=home), held.values)
@@ -239,9 +248,9 @@ def open_search(
     if objects.retrievers:
         hints = list[str]()
         tell_rebuilt(retrievers.values(), hints.append)
-        tell_searched(
-            [one for part in data.splits for one in part], open_retriever(next(iter(retrievers))), hints.append
-        )
+        former = _former(spec, objects, None if home is None else Path(home))
+        asked = [one for part in data.splits for one in part]
+        tell_searched(asked, open_retriever(next(iter(retrievers))), former, hints.append)
         data = data.with_hints(hints, tell)
     kinds = {name: technique_class(name) for name in spec.techniques}
     writers: dict[str, dspy.LM | None] = {}

@@ -29,7 +29,7 @@ def asked(*evidence):
 
 def told(questions, retriever):
     said = []
-    tell_searched(questions, retriever, said.append)
+    tell_searched(questions, retriever, {}, said.append)
     return said
 
 

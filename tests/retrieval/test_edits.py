@@ -13,10 +13,11 @@ import pytest
 
 import querywright as qw
 from querywright.data import Label, Passage, Question, read_documents
+from querywright.data.labels import PassageLabel, with_labels
 from querywright.programs import TECHNIQUES
 from querywright.retrieval.bm25 import BM25Retriever
 from querywright.retrieval.checks import tell_passages
-from querywright.retrieval.edits import follow_labels, former_passages, sample_passages, share_changed
+from querywright.retrieval.edits import follow_labels, follow_rows, former_passages, sample_passages, share_changed
 from querywright.retrieval.engines import open_retriever
 from querywright.retrieval.hybrid import HybridRetriever
 
@@ -185,6 +186,36 @@ def test_the_parts_of_a_split_passage_share_its_label():
     assert "was split into 2 passages" in told[1]
 
 
+JUDGED = "usefulness:made/judge"
+CONFLICTS = [
+    # The labels of the former and of the current passage, with their assessors, and the label that is used.
+    (("ENTAILED", "person"), ("NOT_USEFUL", "person"), "NOT_USEFUL"),
+    (("NOT_USEFUL", "person"), ("ENTAILED", JUDGED), "NOT_USEFUL"),
+    (("USEFUL", JUDGED), ("NOT_USEFUL", JUDGED), "NOT_USEFUL"),
+    (("USEFUL", "person"), ("USEFUL", "person"), "USEFUL"),
+]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize(("former", "current", "used"), CONFLICTS)
+def test_of_two_labels_a_persons_is_used_and_then_the_current_passages(former, current, used, order):
+    was, now = Passage("a.md#0", prose("rose", 6)), Passage("a.md#1", f"New. {prose('rose', 6)}")
+    rows = [
+        PassageLabel(question_id="q", passage_id=one.id, label=Label(label), by=by, text=one.text)
+        for one, (label, by) in zip((was, now), (former, current), strict=True)
+    ][::order]
+    (question,) = with_labels([Question("q", "What of rose2?")], rows)
+    told: list[str] = []
+    (found,) = follow_labels([question], lambda: [now], {was.id: was}, told.append, told.append)
+    assert found.evidence == {now.id: Label(used)}
+    (row,) = follow_rows(rows, [now], {was.id: was}, told.append)
+    assert (row.passage_id, row.label, row.text) == (now.id, Label(used), now.text)
+    assert found.assessors == {now.id: (row.by,)}
+    conflicts = [line for line in told if "several labels name the passage 'a.md#1'" in line]
+    assert len(conflicts) == (0 if former == current else 2)
+    assert all(f"{used} is used. Remove the wrong labels" in line for line in conflicts)
+
+
 @pytest.fixture
 def edited(tmp_path):
     """Return questions, the workspace of the collection "mine", and two labels: an edited and a deleted passage."""
@@ -339,6 +370,52 @@ def test_passages_of_a_custom_program_that_the_collection_does_not_have_are_repo
                     **{"objectives" if run is qw.study else "objective": "recall@5"})  # fmt: skip
         (line,) = (one for one in told if "not in the collection" in one)
         assert line in found.compared.all_notes
+
+
+def test_a_label_file_follows_edits_in_a_workspace_that_never_had_the_former_passages(tmp_path):
+    docs, before, after = (tmp_path / name for name in ("docs", "before", "after"))
+    docs.mkdir()
+    (docs / "a.md").write_text(MD)
+    (docs / "b.rst").write_text(RST)
+    qw.ChromaRetriever.build("mine", docs, home=before)
+    asked = [{"id": word, "question": f"What does {word} turn into?"} for word in ("soil2", "sink6")]
+    given = {"retriever": "mine", "judge": None, "depth": 1, "tell": [].append}
+    table = qw.label(["plain"], asked, home=before, **given).to_pandas()
+    soil, sink = table["passage_id"]
+    table["label"], table["note"] = "ENTAILED", "checked"
+    (docs / "a.md").write_text(MD.replace("The soil soil0", "Soil"))
+    (docs / "b.rst").write_text(RST.partition("Sinks")[0])
+    qw.ChromaRetriever.build("mine", docs, home=after)
+    splits = {part: [{**one, "id": f"{one['id']}{part}"} for one in asked] for part in ("train", "dev", "test")}
+    copies = [
+        {**row, "question_id": f"{row['question_id']}{part}"} for row in table.to_dict("records") for part in splits
+    ]
+    for run, questions, labels, options in (
+        (qw.compare, asked, table, {"metrics": ["recall@5"]}),
+        (qw.study, splits, copies, {"objectives": "recall@5", "trials": 1}),
+    ):
+        told: list[str] = []
+        found = run(
+            ["plain"], questions, labels=labels, retriever="mine", reader=None, home=after, tell=told.append, **options
+        )
+        assert f"labeled passages that moved or changed: 1 ({soil!r} is now " in told[0]
+        lost = [
+            line
+            for line in told
+            if f"labeled passages no longer exist, and no passage contains most of their text: {sink!r}" in line
+        ]
+        assert len(lost) == len(questions if run is qw.compare else copies) / 2
+        arm = (found if run is qw.compare else found.compared).arms[0]
+        assert arm.mean("recall@5").value == 0.5
+    again = qw.label(["plain"], asked, labels=table, home=after, **given).to_pandas().to_dict("records")
+    rows = {one["passage_id"]: one for one in again}
+    (moved,) = (one for id, one in rows.items() if "soil2" in one["text"])
+    assert moved["passage_id"] != soil
+    assert (moved["label"], moved["by"], moved["note"]) == ("ENTAILED", "person", "checked")
+    assert "Soil turns" in moved["text"]
+    assert rows[sink]["label"] == "ENTAILED", "the row of a deleted passage stays"
+    assert soil not in rows
+    assert len(again) == 3, "the passage found for the question about the deleted passage is added"
 
 
 def test_every_moved_label_is_in_the_notes_and_the_report_but_a_warning_names_three(tmp_path):

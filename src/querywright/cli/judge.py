@@ -112,7 +112,7 @@ def label_command(
 
     The top passages from every arm are pooled and judged, and the labels are written to a file for people to correct. A
     label that you change counts as a person's label. Pass the file to other commands with --labels. If you run the
-    command again, only passages without a label are added and judged.
+    command again, only passages without a label are added and judged, and labels follow edited passages.
 
     Example: querywright judge label plain hcqr --data questions.jsonl --collection mine --out labels.jsonl
 

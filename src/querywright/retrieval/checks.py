@@ -14,7 +14,6 @@ from querywright.data.reading import check_evidence, check_labels
 from querywright.data.types import Label, Passage, Question
 from querywright.errors import InputError, unknown
 from querywright.retrieval.callable import ID_KEYS, MADE_ID, CallableRetriever
-from querywright.retrieval.edits import former_passages
 from querywright.retrieval.fusion import reading
 from querywright.retrieval.replay import searched_by
 
@@ -127,11 +126,17 @@ def tell_rebuilt(retrievers: Iterable[Any], tell: Tell) -> None:
         )
 
 
-def tell_searched(questions: Sequence[Question], retriever: Any, tell: Tell) -> None:
+def tell_searched(questions: Sequence[Question], retriever: Any, former: Mapping[str, Passage], tell: Tell) -> None:
     """Warn if a retriever cannot find the questions' labeled passages.
 
     If the retriever cannot list its passages, it searches some of the questions instead. If the labels use ids from the
     passages' metadata, those ids are used instead of the passages' own ids.
+
+    Args:
+        questions: The questions, labeled or not.
+        retriever: The retriever.
+        former: The collection's former passages by id, as in ``tell_passages``.
+        tell: A function that is called with each warning.
 
     Raises:
         InputError: No passage matches the retriever's filter.
@@ -144,7 +149,7 @@ def tell_searched(questions: Sequence[Question], retriever: Any, tell: Tell) -> 
     if callable(getattr(retriever, "passages", None)):
         where = getattr(retriever, "where", None)
         where = where if isinstance(where, Mapping) else None
-        tell_passages(questions, retriever.passages(), where, passed, tell, former_passages(retriever))
+        tell_passages(questions, retriever.passages(), where, passed, tell, former)
     else:
         _tell_ids(labeled, searched_by(retriever), tell)  # uncached, because ids may change
 

@@ -1,7 +1,9 @@
 """Follow document edits: move labels from former to current passages, and measure how much of a collection changed.
 
-If documents are removed or replaced, the collection keeps their former passages in ``former.jsonl``. A label that names
-a former passage is moved to the passage that contains most of its text.
+If documents are removed or replaced, the collection keeps their former passages in ``former.jsonl``; a label file also
+contains the text of its passages. A label that names a former passage is moved to the passage that contains most of its
+text. If several labels then name the same passage, a person's label takes precedence over a judge's, then the label of
+the passage itself over a label that moved to it, and then the better label.
 """
 
 from __future__ import annotations
@@ -12,10 +14,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from querywright.data.labels import GRADES
-from querywright.data.types import Label, Passage, Question
+from querywright.data.labels import GRADES, PassageLabel, read_labels
+from querywright.data.sources import Source
+from querywright.data.types import PERSON, Label, Passage, Question
 from querywright.files import write_file
 from querywright.retrieval.addresses import is_address
 from querywright.retrieval.collection import collection_folder, passage_line, passage_of
@@ -51,13 +54,23 @@ def remember_former(folder: Path, before: Mapping[str, Passage], now: Mapping[st
         write_file(folder / FORMER, (passage_line(kept[id]) for id in sorted(kept)))
 
 
-def former_passages(searched: object, home: Path | None = None) -> dict[str, Passage]:
-    """Return the former passages of a collection, keyed by id; empty if there are none or it is not in a workspace.
+def former_passages(searched: object, home: Path | None = None, *, labels: Source | None = None) -> dict[str, Passage]:
+    """Return the former passages of a collection, keyed by id, and the passages in a label file.
 
     Args:
-        searched: A collection's name, or an open retriever.
+        searched: A collection's name, or an open retriever. If the retriever cannot list its passages, nothing is
+            returned. A collection that is not in a workspace has no former passages.
         home: The workspace of a collection given by name. Default: ``querywright.home.home()``.
+        labels: A label file or its rows, which may name passages of an earlier version of the collection, even in a
+            different workspace. Default none.
     """
+    if not isinstance(searched, str) and not callable(getattr(searched, "passages", None)):
+        return {}
+    rows = [] if labels is None else [one for one in read_labels(labels) if one.text.strip()]
+    return {one.passage_id: Passage(one.passage_id, one.text, one.title) for one in rows} | _remembered(searched, home)
+
+
+def _remembered(searched: object, home: Path | None) -> dict[str, Passage]:
     if isinstance(searched, str):
         folder = None if is_address(searched) else collection_folder(searched, home)
     else:
@@ -92,7 +105,8 @@ def follow_labels(
         passages: A function that returns the collection's passages. It is called only if a label names a former
             passage.
         former: The former passages by id.
-        tell: A function that is called with the number of labels that were moved, and with each passage that was split.
+        tell: A function that is called with the number of labels that were moved, with each passage that was split, and
+            with each conflict between labels.
             ``tell_passages`` reports the labels that could not be moved.
         rest: A function that is called with the moved labels that ``tell`` only counts, if there are more than three.
     """
@@ -117,7 +131,45 @@ def follow_labels(
                     f"{len(matched[id])} passages, and finding any of them is enough; check which passage answers "
                     "the question"
                 )
-    return [_relabeled(question, matched) if matched.keys() & question.evidence else question for question in questions]
+    return [
+        _relabeled(question, matched, tell) if matched.keys() & question.evidence else question
+        for question in questions
+    ]
+
+
+def follow_rows(
+    labels: Sequence[PassageLabel],
+    passages: Iterable[Passage],
+    former: Mapping[str, Passage],
+    tell: Callable[[str], object],
+) -> list[PassageLabel]:
+    """Return the rows of a label file, with current ids and texts for passages that moved or changed a little.
+
+    The rows of deleted passages and of passages that were split stay unchanged.
+
+    Args:
+        labels: The rows.
+        passages: The collection's passages.
+        former: The former passages by id.
+        tell: A function that is called with the number of rows that moved, and with each conflict between labels.
+    """
+    held = {passage.id: passage for passage in passages}
+    lost = {one.passage_id for one in labels} & former.keys() - held.keys()
+    moved = _matches({id: former[id] for id in lost}, held.values())
+    now = {old: held[new[0]] for old, new in moved.items() if len(new) == 1}
+    rows: defaultdict[tuple[str, str], list[tuple[PassageLabel, PassageLabel]]] = defaultdict(list)
+    for one in labels:
+        passage = now.get(one.passage_id)
+        new = one if passage is None else replace(one, passage_id=passage.id, title=passage.title, text=passage.text)
+        rows[new.key].append((one, new))
+    found = []
+    for (question, id), given in rows.items():
+        said = [_Given(one.label, (one.by,), one.passage_id) for one, _ in given if one.label is not None]
+        kept = _kept(repr(question), id, said, tell).id if said else id
+        found.append(next((new for one, new in given if one.passage_id == kept), given[0][1]))
+    if count := sum(one.passage_id in now for one in labels):
+        tell(f"rows of passages that moved or changed: {count}; they now have the passages' current IDs")
+    return found
 
 
 def _matches(former: Mapping[str, Passage], held: Iterable[Passage]) -> dict[str, tuple[str, ...]]:
@@ -155,22 +207,46 @@ def _triples(text: str) -> set[tuple[str, ...]]:
     return {tuple(words[place : place + 3]) for place in range(max(1, len(words) - 2))}
 
 
-def _relabeled(question: Question, matched: Mapping[str, tuple[str, ...]]) -> Question:
-    """Return a question whose evidence names current passages; if a passage has two labels, the better one is kept."""
-    evidence: dict[str, Label] = {}
-    assessors: dict[str, tuple[str, ...]] = {}
+class _Given(NamedTuple):
+    """A label for a current passage: its assessors, and the id that it names."""
+
+    label: Label
+    assessors: tuple[str, ...]
+    id: str
+
+
+def _kept(question: str, passage: str, given: Sequence[_Given], tell: Callable[[str], object]) -> _Given:
+    """Return the label that takes precedence among those for a passage; report a conflict."""
+    kept = max(given, key=lambda one: (PERSON in one.assessors, one.id == passage, GRADES.index(one.label)))
+    if any(one.label != kept.label for one in given):
+        each = ", ".join(f"{one.label} for {one.id!r} by {' and '.join(one.assessors)}" for one in given)
+        tell(
+            f"warning: question {question}: several labels name the passage {passage!r} since it moved or changed "
+            f"({each}); {kept.label} is used. Remove the wrong labels"
+        )
+    return kept
+
+
+def _relabeled(question: Question, matched: Mapping[str, tuple[str, ...]], tell: Callable[[str], object]) -> Question:
+    """Return a question whose evidence names current passages."""
+    given: defaultdict[str, list[_Given]] = defaultdict(list)
+    for id, label in question.evidence.items():
+        for new in matched.get(id, (id,)):
+            given[new].append(_Given(label, question.assessors.get(id, (PERSON,)), id))
+    kept = {new: _kept(question.in_words, new, ones, tell) for new, ones in given.items()}
     groups = [
         tuple(dict.fromkeys(new for id in one for new in matched.get(id, (id,)))) for one in question.alternatives
     ]
-    for id, label in question.evidence.items():
-        parts = matched.get(id, (id,))
-        for new in parts:
-            evidence[new] = max(evidence.get(new, label), label, key=GRADES.index)
-            if id in question.assessors:
-                assessors[new] = tuple(dict.fromkeys((*assessors.get(new, ()), *question.assessors[id])))
+    for id in question.evidence:
+        parts = tuple(new for new in matched.get(id, ()) if kept[new].id == id)
         if len(parts) > 1 and not any(set(parts) & set(group) for group in groups):
             groups.append(parts)
-    return replace(question, evidence=evidence, assessors=assessors, alternatives=tuple(groups))
+    return replace(
+        question,
+        evidence={new: one.label for new, one in kept.items()},
+        assessors={new: one.assessors for new, one in kept.items()} if question.assessors else {},
+        alternatives=tuple(groups),
+    )
 
 
 def sample_passages(passages: Iterable[Passage]) -> list[str]:
