@@ -180,7 +180,7 @@ def _matches(former: Mapping[str, Passage], held: Iterable[Passage]) -> dict[str
         for triple in words:
             of_triple[triple].append(id)
     candidates: defaultdict[str, list[_Candidate]] = defaultdict(list)
-    for passage in sorted(held, key=lambda one: one.id):
+    for passage in sorted(held if former else (), key=lambda one: one.id):
         shared: defaultdict[str, set[tuple[str, ...]]] = defaultdict(set)
         for triple in _triples(passage.text):
             for id in of_triple.get(triple, ()):
