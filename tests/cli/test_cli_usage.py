@@ -185,6 +185,14 @@ def test_the_results_by_slice_fit_80_columns(printed):
     assert max(map(len, lines)) <= 80
 
 
+def test_no_number_is_cut_even_if_the_columns_that_identify_a_row_leave_too_little_room(printed):
+    number = "100.0 [90, 100] (4 unscored)"
+    rows = [{"slice": "topic = feet and legs (40)", "arm": "rrs@hybrid:select_pool=8", "mean": number, "p": "> 0.99"}]
+    for width in (80, 40):
+        text = printed(width, lambda: show.show_table("", rows))
+        assert (text.count(number), text.count("> 0.99")) == (1, 1)
+
+
 def test_a_column_that_is_empty_or_zero_throughout_is_left_out(printed):
     rows = [{"arm": "a", "x": "0%", "y": "-", "z": "0"}, {"arm": "b", "x": "-", "y": "1", "z": "0"}]
     assert printed(80, lambda: show.show_table("", rows)).split() == [*("arm", "y"), "─" * 6, *("a", "-", "b", "1")]

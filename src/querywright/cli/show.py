@@ -106,12 +106,13 @@ def show_table(title: str, rows: Rows, *, notes: Sequence[str] = ()) -> None:
     """Print a table with one mapping per row, and the columns in the order of the first row.
 
     A column that is empty or zero in all rows is left out. If the table is wider than the terminal, it is split into
-    several tables that repeat the columns that identify a row. Numbers are never truncated or wrapped.
+    several tables that repeat the columns that identify a row. Numbers are never truncated or wrapped, even if a table
+    becomes wider than the terminal.
     """
     say(title, style="bold")
     rows = _filled(rows)
     for columns in fit(rows, out.width):
-        out.print(_table(rows, columns))
+        out.print(_table(rows, columns, out.width), crop=False)
         out.print()
     for line in notes:
         say(line)
@@ -199,9 +200,12 @@ def _sizes(rows: Rows) -> dict[str, int]:
     return sizes
 
 
-def _table(rows: Rows, columns: Sequence[str]) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+def _table(rows: Rows, columns: Sequence[str], width: int) -> Table:
     sizes = _sizes(rows)
+    least = sum(sizes[name] + GAP for name in columns) - GAP
+    table = Table(
+        box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False, width=least if least > width else None
+    )
     for name in columns:
         if name in TEXT_COLUMNS:
             table.add_column(Text(name), overflow="fold", min_width=sizes[name])
