@@ -23,7 +23,15 @@ from querywright.metrics.usefulness import usefulness
 from querywright.models.transcript import Exchange, Transcript
 from querywright.models.usage import Cost, Ledger, metered
 from querywright.optimize.contexts import asking as asking
-from querywright.optimize.failures import Failures, MetricError, TooManyFailuresError, failure_kind, map_runs
+from querywright.optimize.failures import (
+    Failures,
+    MetricError,
+    TooManyFailuresError,
+    failure_kind,
+    failure_message,
+    map_runs,
+    with_place,
+)
 from querywright.programs.rag import RAG
 from querywright.progress import Bar, LiveArm
 from querywright.progress import Progress as Progress
@@ -377,7 +385,7 @@ def evaluate_all(
         one = queue[position]
         row = result if isinstance(result, Row) else Row(
             id=questions[one.place].id, scores=dict.fromkeys(chosen[one.arm], math.nan), seconds=one.seconds,
-            cost=one.meter.total, failure=failure_kind(result), message=str(result)[:500],
+            cost=one.meter.total, failure=failure_kind(result), message=failure_message(result)[:500],
             exchanges=one.transcript.exchanges,
         )  # fmt: skip
         rows[one.arm][one.place] = row
@@ -475,7 +483,7 @@ def metric_value(name: str, metric: Metric, example: Any, prediction: Any) -> fl
     except (LMError, QuerywrightError):
         raise
     except Exception as error:
-        raise MetricError(f"the metric {name} raised {type(error).__name__}: {error}") from error
+        raise MetricError(f"the metric {name} raised {with_place(error)}") from error
     if math.isinf(value):
         raise MetricError(
             f"the metric {name} must return a finite number, but got {value}; return NaN for a question that cannot be "

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import os
+import sysconfig
+import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from dspy.utils.exceptions import AdapterParseError, LMError
 
-from querywright.errors import InputError, PromptTooLongError, QuerywrightError
+from querywright.errors import InputError, ModelError, PromptTooLongError, QuerywrightError
 from querywright.metrics.judge import JudgeFailedError
 from querywright.models.circuit_breaker import Limits
 from querywright.models.usage import Ledger, UnreadableAnswer, metered
@@ -23,6 +26,8 @@ R = TypeVar("R")
 
 ENOUGH = 20
 """Minimum number of answers before the share of unreadable answers can end a run early."""
+
+_LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 class FailedElsewhereError(Exception):
@@ -70,20 +75,22 @@ class Failures:
         """Count a failed question and return its kind.
 
         Raises:
-            Exception: The error itself, if the whole run must stop.
+            Exception: The error itself, if the whole run must stop; a user's mistake is raised with the run's name.
             TooManyFailuresError: More questions failed than allowed.
         """
         kind = failure_kind(error)
         if kind is None:
+            if isinstance(error, InputError) and not isinstance(error, ModelError):  # the runs share their LM
+                error.args = (f"{self.name}: {error}",)
             raise error
         self.kinds[kind] += 1
-        self._messages.append(f"{question_id}: {kind}: {error}")
+        self._messages.append(f"{question_id}: {kind}: {failure_message(error)}")
         failed = len(self._messages)
         if failed > self.allowed:
             raise TooManyFailuresError(
                 f"{failed} of {self._total} {self._what} failed in {self.name!r} (limit: {self.allowed}, "
                 "set by max_failures). Fix the cause and rerun the same command; finished answers are cached. Last "
-                "errors:\n" + "\n".join(self._messages[-3:]),
+                "errors:\n" + ";\n".join(self._messages[-3:]),
                 self.kinds,
             ) from error
         return kind
@@ -199,3 +206,25 @@ def failure_kind(error: Exception) -> str | None:
         (AdapterParseError, "parse"), (LMError, "lm"),
     )  # fmt: skip
     return next((kind for of, kind in kinds if isinstance(error, of)), "bug")
+
+
+def failure_message(error: Exception) -> str:
+    """Return the message of a question's failure; for a bug, with the error's type and place."""
+    if failure_kind(error) != "bug" or isinstance(error, FailedElsewhereError):
+        return str(error)
+    return with_place(error)
+
+
+def with_place(error: Exception) -> str:
+    """Return an error's type, the file and line that raised it, and its message.
+
+    The line is the last one outside querywright and the libraries, or the last line if there is no such line.
+    """
+    calls = [
+        (frame.f_code.co_filename, line, frame.f_globals.get("__name__", "").partition(".")[0])
+        for frame, line in traceback.walk_tb(error.__traceback__)
+    ]
+    own = [one for one in calls if one[2] != "querywright" and not one[0].startswith((*_LIBRARIES, "<frozen"))]
+    here = os.getcwd() + os.sep
+    place = "".join(f" at {file.removeprefix(here)}:{line}" for file, line, _ in (own or calls)[-1:])
+    return f"{type(error).__name__}{place}: {error}"

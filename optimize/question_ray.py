@@ -31,7 +31,7 @@ from querywright.models.keys import api_key
 from querywright.models.lm import resolve_lm
 from querywright.models.store import Store, open_store
 from querywright.models.usage import Cost, Ledger, metered
-from querywright.optimize.failures import FailedElsewhereError, failure_kind
+from querywright.optimize.failures import FailedElsewhereError, failure_kind, failure_message
 from querywright.optimize.question_build import Done, RecordMaker, Runner
 from querywright.programs.question_writer import QuestionWriter
 from querywright.retrieval.generated_questions import PassageRecord
@@ -253,7 +253,7 @@ class _Worker:
                 made = self._work(item)
             except Exception as error:  # noqa: BLE001 - the caller decides, as with threads
                 kind = failure_kind(error)
-                made = FailedElsewhereError(kind, str(error)) if kind else type(error)(str(error))
+                made = FailedElsewhereError(kind, failure_message(error)) if kind else type(error)(str(error))
         return position, made, meter.total
 
 

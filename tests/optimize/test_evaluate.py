@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from dataclasses import replace
 
@@ -152,7 +153,7 @@ def test_nonsense_from_a_judge_is_counted_and_no_score_and_too_much_of_it_ends_t
 class Broken(PlainRetrieval):
     def forward(self, question, options=None, history=None):
         if "number 3?" in question:
-            raise KeyError("a slip")
+            json.loads("a slip")
         return super().forward(question, options, history)
 
 
@@ -170,12 +171,12 @@ def test_bugs_and_answers_that_nothing_can_read_are_failures_of_their_own_kinds(
     program = RAG(Broken(world, max_passages=3), world.program().reader)
     result = evaluate(program, world.questions, lm=make_lm(), name="broken")
     assert result.failures == {"bug": 1}
-    assert "a slip" in result.rows[3].message
+    assert re.fullmatch(r"JSONDecodeError at .*test_evaluate\.py:\d+: Expecting value.*", result.rows[3].message)
     for wrong in (None, math.inf):
         metrics = {"mine": lambda example, prediction, trace=None, w=wrong: w if example.id == "q2" else 1.0}
         result = evaluate(world.program(), world.questions, lm=make_lm(), name="x", metrics=metrics)
         assert (result.failures, result.rows[2].cost.calls) == ({"metric": 1}, 3)
-        assert "the metric mine" in result.rows[2].message
+        assert result.rows[2].message.startswith(("the metric mine raised TypeError at ", "the metric mine must"))
         assert result.mean("mine").unscored == 1
     lm = make_lm(make_engine(write=lambda asked: "{}" if asked.number == 1 else '{"answer": 7}'))
     found = evaluate(Strict(), world.questions[:2], lm=lm, name="strict", max_failures=1)
@@ -198,7 +199,7 @@ def test_what_is_no_failure_of_a_question_stops_the_run(world, make_lm, make_eng
     with pytest.raises(BudgetError, match="10"):
         run(engine, max_calls=10)
     assert len(engine.asked) == 10
-    with pytest.raises(InputError, match="options"):
+    with pytest.raises(InputError, match=r"^x: .*options"):
         run(make_engine(), [Question("bare", "What of number 0?"), *world.questions])
     with pytest.raises(KeyboardInterrupt):
         run(make_engine(before=raised(KeyboardInterrupt, 4)))
