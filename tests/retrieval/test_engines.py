@@ -164,6 +164,9 @@ def test_an_open_collection_is_searched_with_another_engine_after_a_rebuild(weat
         [hit.passage for hit in hits] for hits in expected.search(["south sun", "north"], 3)
     ]
     assert with_engine(found, engine) is found
+    if engine not in LEXICAL:
+        other = open_retriever(found, engine="bm25")
+        assert (type(other), other.fingerprint) == (BM25Retriever, with_engine(held, "bm25").fingerprint)
     with pytest.raises(InputError, match="where= works only with a collection's name"):
         open_retriever(held, engine=engine, where={"warm": False})
 
@@ -174,6 +177,8 @@ def test_a_retriever_that_is_no_open_collection_is_kept_for_every_engine(weather
     weighted = HybridRetriever([weather(), lexical], weights=[2, 1])
     for one in (own, lexical, several):
         assert {with_engine(one, engine) for engine in ENGINES} == {one}
+        with pytest.raises(InputError, match=f"collection must be .* but got {type(one).__name__}"):
+            open_retriever(one, engine="bm25")
     assert with_engine(weighted, "hybrid") is weighted
     assert with_engine(weighted, "bm25").fingerprint == lexical.fingerprint
     assert with_engine(weather("questions"), "bm25").fingerprint == lexical.fingerprint

@@ -11,6 +11,7 @@ from querywright.errors import InputError, unknown
 from querywright.models.embedder import EMBEDDED_ID, TextEmbedder
 from querywright.retrieval.addresses import is_address, open_collection
 from querywright.retrieval.bm25 import BM25Retriever, ExpandedRetriever
+from querywright.retrieval.callable import is_collection
 from querywright.retrieval.chroma import ChromaRetriever, ForeignChromaRetriever, passages_of
 from querywright.retrieval.chroma_index import ids_passing, open_index
 from querywright.retrieval.collection import collection_folder, hold_published, published_passages
@@ -54,8 +55,9 @@ def open_retriever(
     Args:
         name: Name of the collection, a ``chromadb`` collection, or its address (see ``ForeignChromaRetriever``).
             Foreign collections support only ``dense``; for them, passing the embedded model is the same as passing no
-            embedder. If it is an open ``ChromaRetriever``, the result searches the passages that it has open, with its
-            embedder and filter, even if the collection was rebuilt in the meantime.
+            embedder. If it is an open retriever that this function returned for ``dense``, ``hybrid``, or
+            ``questions``, the result searches the passages that it has open, with its embedder and filter, even if the
+            collection was rebuilt in the meantime.
         engine: ``dense``, ``bm25``, ``hybrid`` (dense and BM25 with equal weights), ``questions``, or ``expanded``.
             Default ``dense``.
         embedder: The embedder that the collection was built with; ``bm25`` and ``expanded`` need none. Default: the
@@ -68,13 +70,15 @@ def open_retriever(
         CollectionError: The collection or its questions are missing or damaged, or were built with a different
             embedder.
     """
+    name = _vector_part(name)
     beside = name if isinstance(name, ChromaRetriever) else None
     if beside is not None:
         if where:
             raise InputError(f"where= works only with a collection's name, but got {name!r:.80}; set the filter in it")
         name, home, where = beside.name, beside.folder.parents[1], beside.where
     elif not isinstance(name, str) or is_address(name):
-        if check_engine(engine) != "dense":
+        is_foreign = isinstance(name, str | ForeignChromaRetriever) or is_collection(name)
+        if check_engine(engine) != "dense" and is_foreign:
             raise InputError(
                 f"a foreign Chroma collection supports only the dense engine, but got {engine}; to use {engine}, build "
                 "a collection in the workspace: ChromaRetriever.build(NAME, ChromaRetriever(...).passages())"
@@ -126,11 +130,16 @@ def with_engine(retriever: Any, engine: str) -> Any:
     found = searched_by(retriever)
     if engine == "dense" or opened(found)["engine"] == engine:
         return retriever
-    if isinstance(found, HybridRetriever) and opened(found)["engine"]:
-        found = found.retrievers[0]
-    found = found.plain if isinstance(found, QuestionIndex) else found
-    is_open = isinstance(found, ChromaRetriever | ForeignChromaRetriever)
+    is_open = isinstance(_vector_part(found), ChromaRetriever | ForeignChromaRetriever)
     return open_retriever(found, engine=engine) if is_open else retriever
+
+
+def _vector_part(retriever: Any) -> Any:
+    """Return the retriever that compares vectors in a retriever from ``open_retriever``, or else the argument."""
+    found = searched_by(retriever)
+    if isinstance(found, HybridRetriever) and opened(found)["engine"]:
+        return found.retrievers[0]
+    return found.plain if isinstance(found, QuestionIndex) else found
 
 
 def opened(retriever: object) -> dict[str, Any]:
