@@ -470,9 +470,9 @@ def _scorable(
     if len(lacks) == len(metrics):
         wanting = "; ".join(f"{name} needs {lacking}" for name, lacking in lacks.items())
         raise InputError(
-            f"no metric can be scored: {wanting or 'no metric was chosen'}; use questions with correct answers (and a "
-            "reader) or with labeled evidence (querywright judge label --judge none lists passages to label), or "
-            "choose a judge with judge_lm="
+            f"no metric can be scored: {wanting or 'without a reader or a judge, metrics need labeled evidence'}; use "
+            "questions with correct answers (and a reader), pass a file of labels with labels= (querywright judge "
+            "label --judge none lists passages to label), or choose a judge with judge_lm="
         )
     return metrics, lacks
 

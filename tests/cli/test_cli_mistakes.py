@@ -126,7 +126,7 @@ def test_nothing_to_score(wrong, rows, write, questions, collection, server):
     for row in rows:
         del row["evidence"], row["answer"]
     source = write("bare.jsonl", rows)
-    says(told(source), "no metric can be scored", "querywright judge label --judge none", "--judge-lm")
+    says(told(source), "no metric can be scored", "--labels", "querywright judge label --judge none", "--judge-lm")
     says(told(source, "--metric", "recall"), "no metric can be scored: recall needs labeled evidence")
     says(
         told(source, "--metric", "hit", "--metric", "mrr@3"), "hit needs correct answers; mrr@3 needs labeled evidence"
