@@ -527,7 +527,10 @@ def live_arm(name: str, state: str, values: Sequence[float], total: int, done: i
     found = mean_with_interval(values)
     mean, low, high = (finite(one) for one in (found.value, found.low, found.high))
     done = len(values) if done is None else done
-    return {"name": name, "state": state, "done": done, "total": total, "mean": mean, "low": low, "high": high}
+    return {
+        "name": name, "state": state, "done": done, "unscored": done - found.n, "total": total,
+        "mean": mean, "low": low, "high": high,
+    }  # fmt: skip
 
 
 def stands(

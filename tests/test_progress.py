@@ -14,9 +14,10 @@ from querywright.models.usage import Cost, Ledger, loading
 from querywright.progress import Bar, part, shown
 
 
-def arm(name, state="running", done=3, mean=0.5):
+def arm(name, state="running", done=3, mean=0.5, unscored=0):
     low, high = (None, None) if mean is None else (mean - 0.1, mean + 0.1)
-    return {"name": name, "state": state, "done": done, "total": 6, "mean": mean, "low": low, "high": high}
+    counts = {"done": done, "unscored": unscored, "total": 6}
+    return {"name": name, "state": state, **counts, "mean": mean, "low": low, "high": high}
 
 
 @pytest.fixture
@@ -38,13 +39,13 @@ def test_where_nothing_can_be_drawn_work_says_now_and_then_what_is_under_way(pla
         wait(lambda: "opening the collection\n" in said())
         with loading("the model [b]"):
             wait(lambda: "loading the model [b]\n" in said())
-        bar.stand(lambda: ("recall", [arm("plain"), arm("hyde", mean=0.75)]))
+        bar.stand(lambda: ("recall", [arm("plain"), arm("hyde", mean=0.75, unscored=2)]))
         Ledger().add(Cost(calls=7, saved=2, dollars=0.5))
         bar("hyde", 3, 6)
-        facts = "best so far hyde, recall 75.0 [65, 85]; LM calls: 7 (2 cached); $0.5000"
+        facts = "best so far hyde, recall 75.0 [65, 85] (2 unscored); LM calls: 7 (2 cached); $0.5000"
         wait(lambda: f"hyde: 3 of 6; {facts}\n" in said())
         bar("hyde", 6, 6, "dev 0.7")
-        assert "hyde: 6 of 6; best so far hyde, recall 75.0 [65, 85]; dev 0.7\n" in said()
+        assert "hyde: 6 of 6; best so far hyde, recall 75.0 [65, 85] (2 unscored); dev 0.7\n" in said()
         many = "rag_fusion:" + "n_queries=2," * 9
         bar.stand(lambda: ("decision_useful", [arm("plain"), arm(many, mean=0.75)]))
         bar(many, 3, 7, "dev 0.7, " * 9)
@@ -55,13 +56,13 @@ def test_where_nothing_can_be_drawn_work_says_now_and_then_what_is_under_way(pla
 
 def test_a_terminal_shows_every_arm_within_its_width_and_nothing_is_left(terminal):
     with Bar("opening", console=terminal) as bar:
-        bar.stand(lambda: ("decision_useful", [arm("plain"), arm("a" * 90, "waiting", 0, None)]))
+        bar.stand(lambda: ("decision_useful", [arm("plain", unscored=2), arm("a" * 90, "waiting", 0, None)]))
         bar._look()
         bar("[red]plain, of a name that is long" + " and longer" * 9, 1, 3)
         bar._draw()
     text = terminal.file.getvalue()
     assert "[red]plain, of a" in text
-    assert "50.0 [40, 60]" in text
+    assert "50.0 [40, 60] (2 unscored)" in text
     assert "1/3" in text
     assert text.endswith("\x1b[?25h\r" + "\x1b[1A\x1b[2K" * 6)  # the cursor is back and the lines are gone
     drawn = Console(file=io.StringIO(), width=80)

@@ -283,11 +283,13 @@ def verdict_of(
         mine, plain = paired(chosen.best.dev, chosen.plain.dev, objective)
         ours, other = (f"{100 * objective.value(one):.1f}".replace("nan", "-") for one in (mine, plain))
         said = f"; {figures(mine.against(plain, objective.metrics[0]))}" if mine.rows else ""
+        scored, total = len(objective.scores(mine)), len(chosen.plain.dev.rows)
+        where = "" if scored == total else f", on the {scored} of {total} questions for which both have a score"
         return (
             "baseline",
-            f"On dev, no program was better than the baseline ({objective.name} in percent: best program {ours}, "
-            f"baseline {other}{said}), so the baseline is recommended; test was evaluated afterward and does not "
-            "change this recommendation",
+            f"On dev, no program was better than the baseline ({objective.name} in percent{where}: best program "
+            f"{ours}, baseline {other}{said}), so the baseline is recommended; test was evaluated afterward and does "
+            "not change this recommendation",
         )
     held = [one for one in comparisons if (one.arm, one.other) == (best, BASELINE)]
     tests = {one.metric: one.test for one in held if one.metric in objective.metrics}

@@ -42,14 +42,16 @@ MOST_DRAWN = 12
 
 
 class LiveArm(TypedDict):
-    """An arm in a run: its answered and total questions, and its score so far (0 to 1) and interval, or None.
+    """An arm in a run: its answered questions, how many of them have no score, all its questions, and its score.
 
-    Its state is ``waiting``, ``running``, or ``done``; a trial may also be ``pruned`` or ``failed``.
+    The score so far (0 to 1) and its interval are None if there is no score. The state is ``waiting``, ``running``, or
+    ``done``; a trial may also be ``pruned`` or ``failed``.
     """
 
     name: str
     state: str
     done: int
+    unscored: int
     total: int
     mean: float | None
     low: float | None
@@ -206,7 +208,8 @@ class Bar:
         from rich.text import Text
 
         table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-        table.add_column("arm", no_wrap=True, overflow="ellipsis", max_width=max(16, self.console.width - 41))
+        room = self.console.width - 26 - max(15, *map(len, map(_score, self.arms)))
+        table.add_column("arm", no_wrap=True, overflow="ellipsis", max_width=max(16, room))
         for name, least in (("questions", 9), (self.metric, 14)):
             table.add_column(Text(name), no_wrap=True, justify="right", min_width=max(least, len(name)))
         table.add_column("state", no_wrap=True, min_width=7)
@@ -264,4 +267,5 @@ def _score(arm: LiveArm) -> str:
         return "-"
     low, high = arm["low"], arm["high"]
     between = "" if low is None or high is None else f" [{100 * low:.0f}, {100 * high:.0f}]"
-    return f"{100 * arm['mean']:.1f}{between}"
+    unscored = arm.get("unscored", 0)  # an earlier version may have started the study
+    return f"{100 * arm['mean']:.1f}{between}" + (f" ({unscored} unscored)" if unscored else "")

@@ -12,6 +12,7 @@ from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.objectives import objectives_of
 from querywright.optimize.results import Candidate
+from querywright.optimize.search.outcome import verdict_of
 from querywright.optimize.search.selection import (
     beats,
     best_of,
@@ -75,6 +76,12 @@ def test_the_winner_beats_the_baseline():
     few = choose([bare, best], USEFUL, 5)
     assert (few.best, few.winner) == (best, bare)
     assert few.too_few.startswith("6 dev and 5 test questions are too few")
+    for bare_values, said in (
+        ([1, 0, 1], "percent: best"),
+        ([1, 0, NAN], "percent, on the 2 of 3 questions for which"),
+    ):
+        kept = choose([plain(bare_values), tried(1, [1, 0, 0])], USEFUL, 6)
+        assert said in verdict_of(kept, USEFUL[0], [], "hcqr compiled", "dense")[1]
     alone = choose([bare], USEFUL, 6)
     assert (alone.plain, alone.best, alone.winner) == (bare, None, bare)
     with pytest.raises(QuerywrightError, match="the baseline has no result"):
