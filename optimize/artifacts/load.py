@@ -268,21 +268,20 @@ def check_compiled_on(manifest: ArtifactManifest, retriever: CollectionRetriever
     of_questions = manifest.engine in ("questions", "expanded")
     if isinstance(sample, list) and not of_questions:
         share = share_changed([*map(str, sample)], retriever.passages())
-    if share is None:
-        changed = ""
-    elif share < 0.01:
-        changed = ", and less than 1% of a sample of its passages changed"
-    else:
-        changed = f", and about {share:.0%} of its passages changed"
-    differs = (
-        f"the collection {manifest.collection!r} {CHANGED}: its fingerprint must be "
-        f"{str(manifest.fingerprint)[:12]}, but got {retriever.fingerprint[:12]}{changed}"
-    )
+    changed = "" if share is None else f"about {share:.0%} of its passages"
+    if share is not None and share < 0.01:
+        changed = "less than 1% of a sample of its passages"
     if accept or (share is not None and share <= MOST_CHANGED):
-        _logger.warning("%s; the program's scores may have changed. Evaluate or recompile the program", differs)
+        _logger.warning(
+            "the collection %r changed after the program was compiled%s. The program searches the current passages; if "
+            "its scores matter, recompile it, or check its golden answers with `querywright artifact verify`",
+            manifest.collection, changed and f" ({changed})",
+        )  # fmt: skip
         return
     parts = "questions or stored answers" if of_questions else "passages"
     raise ArtifactError(
-        f"{differs}; restore the collection's {parts} (index, questions build, import, or fill), recompile, pass "
-        "retriever=..., or accept the change with accept=True"
+        f"the collection {manifest.collection!r} {CHANGED}: its fingerprint must be "
+        f"{str(manifest.fingerprint)[:12]}, but got {retriever.fingerprint[:12]}"
+        f"{changed and f', and {changed} changed'}; restore the collection's {parts} (index, questions build, import, "
+        "or fill), recompile, pass retriever=..., or accept the change with accept=True"
     )
