@@ -139,10 +139,12 @@ class Results:
         return pandas.DataFrame(question_rows(evaluations, questions))
 
     def __repr__(self) -> str:
+        from querywright.optimize.tables import percent
+
         evaluations, sentences, _ = self._told()
         arms = (
             f"{one.name} (n {len(one.rows)}): "
-            + (", ".join(f"{name} {100 * one.average(name):.1f}" for name in one.metrics) or "nothing scored")
+            + (", ".join(f"{name} {percent(one.mean(name))}" for name in one.metrics) or "nothing scored")
             for one in evaluations
         )
         return "\n".join([*arms, *sentences])
