@@ -35,6 +35,7 @@ from querywright.optimize.failures import (
 from querywright.programs.rag import RAG
 from querywright.progress import Bar, LiveArm
 from querywright.progress import Progress as Progress
+from querywright.retrieval.checks import rebuilt
 
 if TYPE_CHECKING:
     import pandas
@@ -65,6 +66,7 @@ class Row:
         message: Message of the failure.
         unjudged: Number of passages without a label.
         judgements: Labels that each judge gave to the passages and the answer.
+        rebuilt: Names of the collections that were rebuilt after the retrievers that searched them were opened.
         exchanges: Prompts and answers of the program's LM calls in order, including cached answers but not the calls by
             judges. Empty if no transcript is kept.
     """
@@ -85,6 +87,7 @@ class Row:
     message: str = ""
     unjudged: int = 0
     judgements: tuple[Judgement, ...] = ()
+    rebuilt: tuple[str, ...] = ()
     exchanges: tuple[Exchange, ...] = field(default=(), repr=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -457,6 +460,7 @@ def _ask(
         cost=cost,
         unjudged=judged.unjudged,
         judgements=judgements,
+        rebuilt=tuple(sorted(rebuilt(meter.searched))),
         exchanges=() if transcript is None else transcript.exchanges,
     )
 

@@ -10,6 +10,7 @@ from querywright.data.types import Question
 from querywright.optimize.comparison import budgets, held_by
 from querywright.optimize.evaluate import Evaluation
 from querywright.programs import RAG, READERS
+from querywright.retrieval.checks import rebuilt
 
 
 def score_notes(
@@ -67,17 +68,37 @@ def _of_accuracy(questions: Sequence[Question], readers: Sequence[str]) -> list[
     return [note + (kinds if with_options else "")]
 
 
-def unknown_passages(evaluations: Sequence[Evaluation], retrievers: Iterable[Any]) -> list[str]:
-    """Return a warning for each program that showed passages that none of the retrievers has.
+def passage_warnings(evaluations: Sequence[Evaluation], retrievers: Iterable[Any]) -> list[str]:
+    """Return warnings about programs whose passages do not come from the current collection.
 
-    Such passages come from a custom program. Nothing is reported if a retriever cannot look up ids.
+    A custom program may search a collection as it was before it was rebuilt, or show passages that none of the
+    retrievers has.
 
     Args:
         evaluations: Results of the programs.
-        retrievers: The open retrievers of the run.
+        retrievers: The open retrievers of the run. A collection that was rebuilt after one of them was opened is not
+            reported, because ``tell_rebuilt`` has reported it.
+    """
+    retrievers = [*dict.fromkeys(retrievers)]
+    known, lines, others = rebuilt(retrievers), list[str](), list[Evaluation]()
+    for one in evaluations:
+        names = sorted({name for row in one.rows for name in row.rebuilt}.difference(known))
+        lines += [
+            f"warning: {one.name} searched the collection {name!r} as it was before it was rebuilt, so do not compare "
+            "its scores with the scores of other arms; open its retriever again, or create the program again"
+            for name in names
+        ]
+        others += [] if names else [one]
+    return [*lines, *_unknown_passages(others, retrievers)]
+
+
+def _unknown_passages(evaluations: Sequence[Evaluation], retrievers: Sequence[Any]) -> list[str]:
+    """Return a warning for each program that showed passages that none of the retrievers has.
+
+    Nothing is reported if a retriever cannot look up ids.
     """
     shown = {one.name: dict.fromkeys(id for row in one.rows for id in row.passages) for one in evaluations}
-    searched = [part for one in dict.fromkeys(retrievers) for part in getattr(one, "retrievers", (one,))]
+    searched = [part for one in retrievers for part in getattr(one, "retrievers", (one,))]
     held: set[str] = set()
     for one in searched:
         found = held_by(one, {id for ids in shown.values() for id in ids})
@@ -89,9 +110,9 @@ def unknown_passages(evaluations: Sequence[Evaluation], retrievers: Iterable[Any
         unknown = [id for id in ids if id not in held]
         if unknown:
             lines.append(
-                f"warning: {name}: {len(unknown)} of {len(ids)} different passages that it showed are not in the "
+                f"warning: {name}: {len(unknown)} of {len(ids)} distinct passages that it showed are not in the "
                 f"collection, such as {unknown[0]!r}, so do not compare its scores with the scores of other arms. If "
-                f"{name} has its own retriever, open the retriever again after you index; otherwise, return the "
+                "the program has its own retriever, open the retriever again after you index; otherwise, return the "
                 "collection's IDs"
             )
     return lines

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from querywright.models.usage import Cost
 from querywright.optimize.comparison import CLOSED_BOOK, ORACLE, closed_book, oracle_evidence
-from querywright.optimize.evaluate import Evaluation, finite
+from querywright.optimize.evaluate import Evaluation, Row, finite
 from querywright.optimize.failures import TooManyFailuresError
-from querywright.optimize.notes import score_notes, unknown_passages
+from querywright.optimize.notes import passage_warnings, score_notes
 from querywright.optimize.objectives import Objective, objective_named
 from querywright.optimize.optimizer_run import OptimizerError
 from querywright.optimize.results import BASELINE, Candidate, PairedComparison, by_judges, configuration
@@ -139,7 +139,7 @@ def run_test(search: Search, trials: Sequence[TrialRecord]) -> TestOutcome:
     )
     programs = {name: program for name, program in programs.items() if name in rows}
     tested = [rows[name] for name in programs]
-    hints = unknown_passages(tested, [one.technique.retriever for one in programs.values()])
+    hints = _passage_warnings(search, trials, [(arms[one.name].technique, one) for one in tested])
     for line in hints:
         search.tell(line)
     notes = [one["standing"] for one in search.judge_facts]
@@ -162,6 +162,19 @@ def run_test(search: Search, trials: Sequence[TrialRecord]) -> TestOutcome:
         hints=tuple(hints),
         notes=tuple(notes),
         remarks=("evaluated once", *remarks, *pool_notes(tested, search.splits.test)),
+    )
+
+
+def _passage_warnings(
+    search: Search, trials: Sequence[TrialRecord], tested: Iterable[tuple[str, Evaluation]]
+) -> list[str]:
+    """Return warnings about each technique's passages in all trials on dev and on test."""
+    rows: dict[str, list[Row]] = {}
+    for technique, one in (*((one.arm.technique, one.dev) for one in trials), *tested):
+        rows.setdefault(technique, []).extend(one.rows)
+    engines = {one.arm.engine for one in trials if one.dev.rows}
+    return passage_warnings(
+        [Evaluation(technique, tuple(found), 0.0) for technique, found in rows.items()], map(search.retriever, engines)
     )
 
 

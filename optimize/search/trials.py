@@ -26,7 +26,7 @@ ARM, RESULT = "arm", "result"
 MET = "met"
 """Attribute of a trial in Optuna's storage: its score while it runs."""
 
-_KEPT = ("id", "scores", "label", "passages", "fallbacks", "cost", "seconds", "failure", "unjudged")
+_KEPT = ("id", "scores", "label", "passages", "fallbacks", "cost", "seconds", "failure", "unjudged", "rebuilt")
 _BARE = Row("", {}).to_json()
 
 
@@ -79,7 +79,7 @@ class TrialRecord:
         values: Value of each objective; empty if the trial is not complete.
         dev: Results on dev, question by question (for a pruned trial, only the first questions); empty while the trial
             runs, and if too many questions failed. Its rows contain only scores, label, passages, fallbacks, cost,
-            seconds, failure, and unjudged.
+            seconds, failure, unjudged, and rebuilt.
         spent: The trial's LM calls, both made and cached, including the calls for compiling its prompts.
         prompt_spent: The part of ``spent`` for compiling prompts.
         judged: LM calls by judges.

@@ -28,7 +28,7 @@ from querywright.optimize.comparison import compare as compare_programs
 from querywright.optimize.hints import hints, repeats
 from querywright.optimize.judge_files import SavedJudge, resolve_judge, resolve_judges
 from querywright.optimize.judging import freeze_guidelines, judged_metrics
-from querywright.optimize.notes import arms_by_writer, score_notes, unknown_passages
+from querywright.optimize.notes import arms_by_writer, passage_warnings, score_notes
 from querywright.optimize.results import PLAIN
 from querywright.optimize.tables import pool_notes
 from querywright.programs import RAG, READERS, make_program, make_reader
@@ -152,11 +152,11 @@ class Experiment:
             self.programs, self.questions, lm=self.workspace.lm, baseline=self.baseline(baseline),
             references=references, metrics=self.metrics, slices=slices, **run,
         )  # fmt: skip
-        unknown = unknown_passages(found.arms, self.searched)
-        for line in unknown:
+        later = passage_warnings(found.arms, self.searched)
+        for line in later:
             self.tell(line)
         return replace(
-            found, source=self.source, facts=self._facts(found), hints=(*self.hints, *unknown),
+            found, source=self.source, facts=self._facts(found), hints=(*self.hints, *later),
             remarks=tuple(self._remarks(found, references)), settings={**self.settings, "baseline": found.baseline},
         )  # fmt: skip
 

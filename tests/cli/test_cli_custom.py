@@ -149,7 +149,7 @@ def test_in_python_a_program_is_an_instance_a_class_or_a_function(mine, server, 
     names = {"lm": lm, "collection": collection}
     exec(code.replace('"openai/gpt-4o-mini"', "lm"), names)
     assert [one.name for one in names["found"].arms] == ["plain", "Keywords", "first_option"]
-    with pytest.warns(UserWarning, match="both: 1 of 2 different passages that it showed are not in the collection"):
+    with pytest.warns(UserWarning, match="both: 1 of 2 distinct passages that it showed are not in the collection"):
         found = qw.compare([own.Keywords(), own.CatalogHyDE, both], str(questions), retriever=collection, lm=lm)
     assert [one.name for one in found.arms] == ["Keywords", "catalog_hyde", "both"]
     assert {row.answer for row in found.arm("both").rows} == {"salt"}

@@ -325,51 +325,134 @@ def test_all_engines_of_an_open_retriever_search_what_it_opened_and_a_rebuild_is
         assert found.compared.arms[0].mean("recall@5").value == 1.0
 
 
-@patch.dict(TECHNIQUES)  # a study registers its techniques
-def test_passages_of_a_custom_program_that_the_collection_does_not_have_are_reported(edited, tmp_path):
-    asked, home, *_ = edited
+class Own(dspy.Module):
+    """A program that searches the first retriever in a list or dict."""
 
-    class Own(dspy.Module):
-        def __init__(self, indexes):
-            super().__init__()
-            self.indexes = indexes
+    def __init__(self, indexes):
+        super().__init__()
+        self.indexes = indexes
+
+    def forward(self, question):
+        (hits,) = self.indexes[next(iter(self.indexes)) if isinstance(self.indexes, dict) else 0].search([question], 5)
+        return dspy.Prediction(passages=[hit.passage for hit in hits])
+
+
+class Worst(Own):
+    """A program that shows only the last passage."""
+
+    def forward(self, question):
+        return dspy.Prediction(passages=super().forward(question).passages[-1:])
+
+
+def found_in(index, question):
+    return [hit.passage for hit in index.search([question], 1)[0]]
+
+
+def holders(index):
+    """Return programs that hold a retriever, by the place where they hold it."""
+
+    class Held(dspy.Module):
+        inner = index
 
         def forward(self, question):
-            (hits,) = self.indexes["mine"].search([question], 5)
-            return dspy.Prediction(passages=[hit.passage for hit in hits])
+            return found_in(self.inner, question)
 
-    def hints(arms, **options):
+    return {
+        "list": Own([index]), "dict": Own({"mine": index}), "class": Held(), "partial": partial(found_in, index),
+        "closure": lambda question: found_in(index, question),
+    }  # fmt: skip
+
+
+def with_new_ids(passages):
+    return [replace(one, id=f"new-{one.id}") for one in passages]
+
+
+def with_new_texts(passages):
+    return [replace(one, text=f"Really. {one.text}") for one in passages]
+
+
+def with_an_addition(passages):
+    return [*passages, Passage("new", "A new passage.")]
+
+
+BEFORE = "searched the collection 'mine' as it was before it was rebuilt"
+
+
+@pytest.mark.parametrize("change", [with_new_ids, with_new_texts, with_an_addition])
+@pytest.mark.parametrize("engine", ["dense", "bm25", "hybrid"])
+def test_a_custom_program_that_searches_a_collection_as_it_was_before_a_rebuild_is_reported(
+    edited, tmp_path, change, engine
+):
+    asked, home, *_ = edited
+
+    def warned(programs, retriever="mine"):
         told: list[str] = []
-        found = qw.compare(arms, asked, retriever="mine", reader=None, home=home, tell=told.append,
-                           metrics=["recall@5"], references=False, **options)  # fmt: skip
-        assert told == list(found.hints)
-        unknown = [line for line in told if "not in the collection" in line]
-        assert all(line in repr(found) for line in unknown)
+        found = qw.compare({"plain": "plain", **programs}, asked, retriever=retriever, reader=None, home=home,
+                           tell=told.append, metrics=["recall@5"], references=False)  # fmt: skip
         page = html.unescape(found.report(tmp_path / "report.html").read_text())
-        assert all(line in page for line in unknown)
-        return unknown
+        lines = [line for line in told if "rebuilt" in line or "distinct passages" in line]
+        assert all(line in found.hints and line in repr(found) and line in page for line in lines)
+        return lines
 
-    held = open_retriever("mine", engine="hybrid", home=home)
-    own = Own({"mine": held})
-    elsewhere = partial(lambda index, question: [hit.passage for hit in index.search([question], 1)[0]], held)
-    arms = {"plain": "plain", "own": own, "elsewhere": lambda question: elsewhere(question)}
-    assert hints(arms) == []
-    passages = [replace(one, id=f"new-{one.id}") if "soil" in one.text else one for one in held.passages()]
-    qw.ChromaRetriever.build("mine", passages, home=home, prune=True)
-    first, second = hints(arms)
-    assert re.match(r"warning: own: 1 of \d different passages that it showed are not in the collection", first)
-    assert "open the retriever again after you index" in first
-    assert second.startswith("warning: elsewhere: 1 of ")
-    fresh = Own({"mine": open_retriever("mine", home=home)})
-    assert hints({"plain": "plain", "own": fresh}) == []
-    assert len(hints({"texts": lambda question: ["A text without an ID."]})) == 1
+    held = open_retriever("mine", engine=engine, home=home)
+    assert warned(holders(held)) == []
+    qw.ChromaRetriever.build("mine", change([*held.passages()]), home=home, prune=True)
+    lines = warned(holders(held))
+    assert [line.partition(" so ")[0] for line in lines] == [f"warning: {name} {BEFORE}," for name in holders(held)]
+    assert all("open its retriever again, or create the program again" in line for line in lines)
+    assert warned(holders(open_retriever("mine", engine=engine, home=home))) == []
+    (line,) = warned(holders(held), held)  # all arms search the same passages
+    assert "the collection 'mine' was rebuilt after the retriever was opened" in line
+
+
+@patch.dict(TECHNIQUES)  # a study registers its techniques
+@pytest.mark.parametrize("change", [with_new_ids, with_new_texts, with_an_addition])
+@pytest.mark.parametrize("run", [qw.study, qw.compile])
+def test_a_study_and_a_compilation_report_all_techniques_that_search_a_collection_before_a_rebuild(edited, run, change):
+    asked, home, *_ = edited
+    held = open_retriever("mine", home=home)
+    splits = {part: [{**one, "id": f"{one['id']}{part}"} for one in asked] for part in ("train", "dev", "test")}
+    techniques = ["plain", Own([held]), Worst([held])] if run is qw.study else Own([held])
+
+    def warned():
+        told: list[str] = []
+        found = run(techniques, splits, retriever="mine", reader=None, trials=3, home=home, tell=told.append,
+                    **{"objectives" if run is qw.study else "objective": "recall@5"})  # fmt: skip
+        lines = [line for line in told if "rebuilt" in line or "distinct passages" in line]
+        assert all(line in found.compared.all_notes for line in lines)
+        assert not any("Worst" in arm.name for arm in found.compared.arms), "this technique does not reach test"
+        return [line.partition(" so ")[0] for line in lines]
+
+    assert warned() == []
+    qw.ChromaRetriever.build("mine", change([*held.passages()]), home=home, prune=True)
+    names = ["Own", "Worst"] if run is qw.study else ["Own"]
+    assert warned() == [f"warning: {name} {BEFORE}," for name in names]
+
+
+@patch.dict(TECHNIQUES)
+def test_passages_of_a_custom_program_that_the_collection_does_not_have_are_reported(edited, tmp_path):
+    asked, home, *_ = edited
+    qw.ChromaRetriever.build("elsewhere", with_new_ids(open_retriever("mine", home=home).passages()), home=home)
+    own = Own([open_retriever("elsewhere", home=home)])
+    told: list[str] = []
+    found = qw.compare({"plain": "plain", "own": own, "texts": lambda question: ["A text without an ID."]}, asked,
+                       retriever="mine", reader=None, home=home, tell=told.append, metrics=["recall@5"],
+                       references=False)  # fmt: skip
+    first, second = (line for line in told if "distinct passages" in line)
+    assert re.match(
+        r"warning: own: (\d) of \1 distinct passages that it showed are not in the collection, such ", first
+    )
+    assert "If the program has its own retriever, open the retriever again after you index" in first
+    assert second.startswith("warning: texts: 1 of 1 distinct passages")
+    assert found.hints[-2:] == (first, second)
     splits = {part: [{**one, "id": f"{one['id']}{part}"} for one in asked] for part in ("train", "dev", "test")}
     for run, techniques in ((qw.study, ["plain", own]), (qw.compile, own)):
-        told: list[str] = []
+        told = []
         found = run(techniques, splits, retriever="mine", reader=None, trials=2, home=home, tell=told.append,
                     **{"objectives" if run is qw.study else "objective": "recall@5"})  # fmt: skip
-        (line,) = (one for one in told if "not in the collection" in one)
+        (line,) = (one for one in told if "distinct passages" in one)
         assert line in found.compared.all_notes
+        assert line.startswith("warning: Own: ")
 
 
 def test_a_label_file_follows_edits_in_a_workspace_that_never_had_the_former_passages(tmp_path):

@@ -11,6 +11,7 @@ import pytest
 
 from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
+from querywright.models.usage import metered
 from querywright.retrieval.chroma_index import ChromaIndex
 from querywright.retrieval.generated_questions import (
     COMPLETE,
@@ -125,6 +126,15 @@ def test_filled_matching_follows_every_known_answer(body):
     assert found(index, match="filled", keep_partial=True) == ["feet", "cuff", "salt", "rest", "tea"]
     assert found(index) == ["salt", "feet", "tea", "cuff"]
     assert index.fingerprint != before
+
+
+@pytest.mark.parametrize("match", ["nearest", "prototypes", "hybrid"])
+def test_a_search_is_recorded_for_the_collection_and_not_for_its_questions(body, match):
+    index = body()
+    with metered() as ledger:
+        found(index, match=match)
+    assert index in ledger.searched
+    assert {one.name for one in ledger.searched} == {"body"}
 
 
 def test_prototypes_are_of_all_questions_and_give_what_their_cells_hold(body):

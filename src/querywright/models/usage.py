@@ -163,12 +163,14 @@ class Ledger:
         loading: Name of the model being loaded; empty if none is.
         loaded: Time spent loading models, in seconds, summed over the threads that waited.
         began: Time at which the ledger was created, in seconds on a monotonic clock.
+        searched: The open collections that were searched.
     """
 
     unread: UnreadableAnswer | None = None
     loading: str = ""
     loaded: float = 0.0
     began: float = field(default_factory=time.monotonic)
+    searched: set[Any] = field(default_factory=set)
     _total: Cost = field(default_factory=Cost)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 

@@ -139,6 +139,7 @@ class BM25Retriever(CollectionPassages):
             InputError: ``queries`` is a single string, or ``k`` is below 1.
         """
         check_queries(queries, k)
+        self._record_search()
         return [self._hits(query, k) for query in queries]
 
     def __repr__(self) -> str:

@@ -254,6 +254,7 @@ class ChromaRetriever(_Dense, CollectionPassages):
         return encoded(self.embedder, texts, side)
 
     def _nearest(self, rows: Vectors, k: int) -> list[list[tuple[Passage, float]]]:
+        self._record_search()
         # Which of several equal vectors Chroma finds first varies by build, so fetch all possible ties and truncate.
         found = self._index.query(rows, min(k + self.manifest.ties - 1, self.count), self.where)
         return [[(self._passages[id], score) for id, score in hits[:k]] for hits in found]

@@ -27,6 +27,7 @@ from querywright.errors import CollectionError, InputError
 from querywright.files import file_digest, locked, open_lock, take_lock, write_file
 from querywright.home import home as working_folder
 from querywright.models.embedder import Embedder, Side, TextEmbedder, Vectors
+from querywright.models.usage import call_context
 from querywright.shared import Shared
 
 MANIFEST = "manifest.json"
@@ -107,6 +108,12 @@ class CollectionPassages(Shared):
             own = self.manifest
             return now is not None and (now.content_hash, now.embedder) != (own.content_hash, own.embedder)
         return False
+
+    def _record_search(self) -> None:
+        """Add the collection to every open ledger in this context, unless it contains generated questions."""
+        if not self.name.endswith(QUESTIONS_SUFFIX):
+            for ledger in call_context().meters:
+                ledger.searched.add(self)
 
     def __contains__(self, id: object) -> bool:
         return id in self._passages

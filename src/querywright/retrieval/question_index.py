@@ -198,6 +198,7 @@ class QuestionIndex(CollectionPassages):
     def _match(self, vectors: ArrayLike, k: int, matching: Matching) -> list[list[Hit]]:
         check_queries((), k)
         self.check(matching)
+        self._record_search()
         answers = self._drawn(matching.match == FILLED, matching.coverage, matching.keep_partial)
         rows = np.asarray(vectors, dtype=np.float32)
         if rows.size == 0:
