@@ -111,7 +111,8 @@ class Snapshot:
         sliced = slice_results(
             compared.arms, questions, columns, baseline=BASELINE, closed_book=compared.reference(CLOSED_BOOK)
         )
-        told: Any = {name: tuple(self.outcome[name]) for name in ("hints", "notes", "remarks")}
+        # studies of earlier versions have no hints and remarks
+        told: Any = {name: tuple(self.outcome.get(name, ())) for name in ("hints", "notes", "remarks")}
         return replace(compared, questions=tuple(questions), slices=sliced, **told)
 
     @property

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import runpy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,13 @@ def test_test_questions_are_compared_with_the_baseline(finished):
     assert [one.to_json() for one in compared.comparisons] == outcome["comparisons"][:2]
     assert [one.name for one in compared.references] == ["oracle evidence", "closed book"]
     assert made_snapshot().compared is None
+
+
+def test_a_study_that_an_earlier_version_finished_is_shown():
+    earlier = {name: value for name, value in made_outcome().items() if name not in ("hints", "remarks")}
+    snapshot = replace(made_snapshot(finished=True), outcome=earlier)
+    assert snapshot.compared.hints == snapshot.compared.remarks == ()
+    assert "closed book" in study_html(snapshot)
 
 
 def test_an_unfinished_study_has_no_report(tmp_path):
