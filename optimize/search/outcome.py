@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from querywright.models.usage import Cost
-from querywright.optimize.comparison import CLOSED_BOOK, ORACLE, closed_book, oracle_evidence
+from querywright.optimize.comparison import CLOSED_BOOK, ORACLE, closed_book, oracle_evidence, unequal_budgets
 from querywright.optimize.evaluate import Evaluation, Row, finite
 from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.notes import passage_warnings, score_notes
@@ -142,7 +142,7 @@ def run_test(search: Search, trials: Sequence[TrialRecord]) -> TestOutcome:
     hints = _passage_warnings(search, trials, [(arms[one.name].technique, one) for one in tested])
     for line in hints:
         search.tell(line)
-    notes = [one["standing"] for one in search.judge_facts]
+    notes = [*unequal_budgets(programs), *(one["standing"] for one in search.judge_facts)]
     count = len(search.reader_check)
     notes += [f"additional questions for closed book and oracle evidence: {count}"] if count else []
     remarks = score_notes(programs, tested, search.splits.test, lm=search.lm.model)
