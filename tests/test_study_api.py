@@ -146,6 +146,25 @@ def test_the_same_folder_resumes_and_returns_its_results(search, questions, serv
         search(questions.assign(question=questions["question"] + " Say why."), out="studies/mine")
 
 
+class Shelf(dspy.Module):
+    """Shows a text that the retriever does not have."""
+
+    def forward(self, question):
+        return dspy.Prediction(passages=["A shelf."])
+
+
+def test_a_study_of_a_module_class_says_its_warnings_again_after_it_is_finished(index, questions):
+    for number in range(2):
+        told: list[str] = []
+        found = qw.study(
+            {"plain": {"max_passages": 3}, Shelf: {}}, questions, retriever=index, reader=None, trials=2, sizes=SIZES,
+            objectives="recall@5", pruner="none", out="mine", tell=told.append,
+        )  # fmt: skip
+        hints = [line for line in told if "Shelf: 1 of 1 distinct passages that it showed are not in" in line]
+        assert len(hints) == 1, f"run {number}"
+        assert "UNEQUAL BUDGETS (maximum number of passages): baseline 3, Shelf compiled 5" in found.compared.notes
+
+
 def test_a_call_that_cannot_be_opened_leaves_no_folder_and_the_corrected_call_runs(search, questions, lm):
     with pytest.raises(InputError, match="omit lm to use the embedded LM"):
         search(questions, lm=None, out="mine")

@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from html import escape
@@ -52,6 +52,7 @@ from querywright.progress import shown
 from querywright.retrieval.checks import check_passes, tell_passages, tell_rebuilt, tell_searched
 from querywright.retrieval.edits import follow_labels, former_passages
 from querywright.retrieval.engines import ENGINES, passages_in, passing_in
+from querywright.technique_names import technique_named
 from querywright.workspace import Tell, Workspace
 
 Techniques: TypeAlias = "str | type[Technique] | Any | Iterable[Any] | Mapping[Any, Mapping[str, Any]]"
@@ -209,7 +210,24 @@ def check_study(
 
 def run_named(data: StudyData, folder: Path, *, home: Path | None = None, tell: Tell, **options: Any) -> Snapshot:
     """Run or resume a study in which everything is given by name; for other arguments and errors, see ``run_study``."""
-    return run_study(data.spec, folder, partial(open_search, data, home, tell), home=home, tell=tell, **options)
+    return _run_and_tell(data, folder, partial(open_search, data, home), tell, home=home, **options)
+
+
+def _run_and_tell(
+    data: StudyData, folder: Path, open_it: Callable[..., Search], tell: Tell, **options: Any
+) -> Snapshot:
+    """Run or resume a study; also call ``tell`` with the warnings of an earlier run or of another process."""
+    told = [*data.hints]
+
+    def report(line: str) -> None:
+        told.append(line)
+        tell(line)
+
+    found = run_study(data.spec, folder, partial(open_it, report), tell=report, **options)
+    for line in () if found.compared is None else found.compared.hints:
+        if line not in told:
+            tell(line)
+    return found
 
 
 def open_search(
@@ -585,15 +603,15 @@ def study(
     folder = Path(tempfile.mkdtemp(prefix="querywright-study-")) if out is None else Path(out)
     opened: list[Search] = []
 
-    def open_it(*where: str | None) -> Search:
+    def open_it(tell: Tell, *where: str | None) -> Search:
         opened.append(open_search(data, home, tell, *where))
         return opened[0]
 
     try:
         with shown(progress, "opening questions, retriever, and models") as update:
             data = read_data(spec, objects, home, tell=tell)
-            found = run_study(
-                spec, folder, open_it, reopen=True, storage=storage, progress=update, tell=tell,
+            found = _run_and_tell(
+                data, folder, open_it, tell, reopen=True, storage=storage, progress=update,
                 command=f"querywright.study(..., name={spec.name!r})",
             )  # fmt: skip
     except BaseException:
@@ -615,7 +633,7 @@ def _techniques(given: Techniques, retriever: Any) -> tuple[dict[str, dict[str, 
         own: dict[str, Any] = {}
         engines: list[str] = []
         if isinstance(one, type):
-            name = register_technique(one)
+            name = technique_named(one).NAME
         else:
             arm = Arm.of(one, ArmDefaults())
             if arm.artifact is not None:
