@@ -27,6 +27,9 @@ PLAIN = "plain"
 BASELINE = "baseline"
 """The program that every other program in a search is compared with: ``plain`` with default knobs."""
 
+CHOSEN_ON_DEV = "Programs were chosen on dev. The verdict and the scores are from test, which was evaluated once."
+"""A sentence for the pages of searches."""
+
 UNTUNED = "untuned"
 """The name of a technique's program with default knobs and prompts, and also of the default prompts."""
 
@@ -241,8 +244,7 @@ class CompileResult(Results):
         """Write the outcome and the test as one HTML page; return the file."""
         facts = {"Technique": self.technique, "Recommended": self.recommended}
         facts |= {"Objective": ", ".join(self.settings.objectives)}
-        facts |= {"Judges": "; ".join(one["standing"] for one in self.judges)} if self.judges else {}
-        notes = [one.sentence for one in self.comparisons if one.other != BASELINE]
+        notes = [CHOSEN_ON_DEV, *(one.sentence for one in self.comparisons if one.other != BASELINE)]
         return self.compared.report(
             path,
             title=f"{self.technique}, compiled{by_judges(self.judges)}",
@@ -253,7 +255,7 @@ class CompileResult(Results):
         )
 
     def _told(self) -> tuple[Sequence[Evaluation], Sequence[str], Sequence[Question]]:
-        return self.test, [f"{self.sentence}."], []
+        return self.test, [*self.compared.all_notes, f"{self.sentence}."], []
 
 
 def as_comparison(met: Sequence[Evaluation], comparisons: Sequence[PairedComparison]) -> Comparison:

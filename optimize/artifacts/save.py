@@ -92,6 +92,7 @@ def save_compiled(
         given: The compilation's inputs, from ``given_to``. Default: they are not saved.
     """
     made = {**compiled.to_json(), **({} if given is None else {"given": given})}
+    made["notes"] = [*compiled.hints, *compiled.notes]  # the remarks describe a table that the artifact does not have
     made["data"] = {
         name: {"n": len(part), "sha256": data_hash(part)}
         for name, part in {**splits._asdict(), "reader_check": compiled.reader_check}.items()

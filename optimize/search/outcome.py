@@ -161,7 +161,7 @@ def run_test(search: Search, trials: Sequence[TrialRecord]) -> TestOutcome:
         failed=failed,
         hints=tuple(hints),
         notes=tuple(notes),
-        remarks=("evaluated once", *remarks, *pool_notes(tested, search.splits.test)),
+        remarks=(*remarks, *pool_notes(tested, search.splits.test)),
     )
 
 

@@ -19,7 +19,7 @@ from querywright.optimize.evaluate import Evaluation, Row, finite, mean_json
 from querywright.optimize.figures import ARM, NEUTRAL, Figure, Plot, span
 from querywright.optimize.objectives import Objective
 from querywright.optimize.report import comparison_page
-from querywright.optimize.results import BASELINE, PairedComparison, as_comparison, by_judges
+from querywright.optimize.results import BASELINE, CHOSEN_ON_DEV, PairedComparison, as_comparison, by_judges
 from querywright.optimize.search.trials import (
     TrialRecord,
     arm_name,
@@ -271,7 +271,6 @@ def study_html(snapshot: Snapshot) -> str:
         "Writers": ", ".join(spec.writer_names),
         "Reader": spec.reader,
         "Objectives": ", ".join(spec.objectives),
-        "Judges": "; ".join(one["standing"] for one in outcome.get("judges", ())),
         "Trials": f"{spec.trials}: {', '.join(f'{count} {state}' for state, count in counts.items())}",
         "Seed": str(spec.seed),
     }
@@ -279,7 +278,7 @@ def study_html(snapshot: Snapshot) -> str:
         compared,
         title=f"Study {spec.name}{by_judges(outcome.get('judges', ()))}",
         facts={name: text for name, text in facts.items() if text},
-        notes=["Programs were chosen on dev. The verdict and the scores are from test.", *compared.all_notes],
+        notes=[CHOSEN_ON_DEV, *compared.all_notes],
         outcome=f"{outcome['sentence']}; recommended: {outcome['recommended']}",
         command=str(outcome["command"]),
         template="study.html",

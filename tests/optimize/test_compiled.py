@@ -73,7 +73,8 @@ def test_the_terminal_says_what_came_of_it(compiled, world, make_lm, capsys):
     show_compiled(tuned)
     text = " ".join(capsys.readouterr().out.split())
     assert f"{compiled.sentence}; a stronger LM may do better" in text
-    assert "evaluated once; LM scripted/model; mean in percent with 95% interval" in text
+    assert "test, 6 questions, evaluated once" in text
+    assert "LM scripted/model; mean in percent with 95% interval" in text
     assert all(f"{one.test.wins} : {one.test.losses}" in text for one in compiled.comparisons)
     assert all(one.sentence not in text for one in compiled.comparisons)
     changed = {

@@ -452,6 +452,7 @@ def test_passages_of_a_custom_program_that_the_collection_does_not_have_are_repo
                     **{"objectives" if run is qw.study else "objective": "recall@5"})  # fmt: skip
         (line,) = (one for one in told if "distinct passages" in one)
         assert line in found.compared.all_notes
+        assert line in repr(found.compared if run is qw.study else found)
         assert line.startswith("warning: Own: ")
 
 

@@ -164,7 +164,7 @@ def show_compiled(tuned: Compilation, *, verbose: bool = False) -> None:
         arms,
         notes=notes,
     )
-    title = f"test, {len(splits.test)} questions"
+    title = f"test, {len(splits.test)} questions, evaluated once"
     show_scores(title, tuned.test, workspace, verbose=verbose, notes=tuned.compared.below)
     show_verdicts(tuned.comparisons, verbose=verbose)
     show_slices(tuned.comparisons, tuned.slices)

@@ -252,7 +252,7 @@ def show_study(snapshot: Snapshot, *, verbose: bool = False) -> None:
     rows = trial_table(ranked(snapshot.trials, aims[0]), aims)
     show_table(f"dev, best {len(rows)} arms, with changed knobs", rows)
     _show_front(snapshot)
-    title = f"test, {len(evaluations[0].rows)} questions"
+    title = f"test, {len(evaluations[0].rows)} questions, evaluated once"
     show_scores(title, evaluations, verbose=verbose, notes=compared.below)
     show_verdicts(snapshot.comparisons, verbose=verbose)
     show_slices(snapshot.comparisons, compared.slices)
