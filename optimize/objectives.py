@@ -20,12 +20,13 @@ from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation
 from querywright.optimize.judge_files import SavedJudge
 from querywright.programs import READERS
+from querywright.retrieval.checks import helpful
 
+TO_LABEL = "querywright judge label --judge none lists passages to label"
 _LACKING = {
     "answer": "questions with an answer, but no dev question has one",
-    "evidence": (
-        "labeled evidence, but no dev question has any (querywright judge label --judge none lists passages to label)"
-    ),
+    "evidence": f"labeled evidence, but no dev question has any ({TO_LABEL})",
+    "helpful": f"labeled evidence with an ENTAILED or USEFUL passage, but no dev question has any ({TO_LABEL})",
     "options": "questions with options, but no dev question has any",
     "reader": "a reader; add a reader, or use a different objective",
     "support": "a reader that names its supporting passages, such as grounded",
@@ -132,12 +133,18 @@ def check_objectives(objectives: Sequence[str], splits: Splits, reader: str | No
     parts = splits._asdict().items()
     problems = [f"the {name} split is empty; add questions or use different sizes" for name, part in parts if not part]
     there = {what for what in ("answer", "options", "evidence") if any(getattr(one, what) for one in splits.dev)}
+    there |= {"helpful"} if any(helpful(one) for one in splits.dev) else set()
     there |= set() if reader is None else {"reader", *(["support"] if READERS[reader].GROUNDED else [])}
     for objective in objectives_of(objectives):
-        lacking = sorted({need for metric in objective.metrics for need in needs(metric)} - there)
+        lacking = sorted({need for metric in objective.metrics for need in _needs(metric)} - there)
         problems += [f"the objective {objective.name} requires {_LACKING[need]}" for need in lacking]
     if problems:
         raise InputError("\n".join(problems))
+
+
+def _needs(metric: str) -> set[str]:
+    """Return what a metric requires. Only abstention is scored on evidence without a helpful passage."""
+    return {"helpful" if one == "evidence" and metric != "abstention_recall" else one for one in needs(metric)}
 
 
 def check_price(objectives: Sequence[str], lm: dspy.LM) -> None:

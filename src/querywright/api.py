@@ -40,6 +40,7 @@ from querywright.optimize.search.compile import compile_program
 from querywright.optimize.search.core import further_questions
 from querywright.optimize.slices import check_known, columns_of
 from querywright.progress import shown
+from querywright.retrieval.checks import helpful
 from querywright.retrieval.edits import follow_rows, former_passages
 from querywright.technique_names import technique_named
 from querywright.workspace import Tell, Workspace
@@ -481,11 +482,11 @@ def _auto(splits: Splits, judges: Sequence[SavedJudge], asks: bool, tell: Tell) 
     """Return the default objective: the judge's metric if there is a judge, else the metric that the labels allow."""
     if judges or asks:
         return judges[0].judge.METRIC if judges else "judged_useful"
-    if any(question.evidence for question in splits.dev):
+    if any(helpful(question) for question in splits.dev):
         return "decision_useful"
     tell(
-        "no evidence is labeled and no judge is set, so the objective is accuracy, which does not measure the "
-        "passages; to tune for helpful passages, set the judge's LM, or use the objective judged_useful"
+        "no passage is labeled as helpful and no judge is set, so the objective is accuracy, which does not measure "
+        "the passages; to tune for helpful passages, set the judge's LM, or use the objective judged_useful"
     )
     return "accuracy"
 

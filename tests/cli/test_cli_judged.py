@@ -84,7 +84,9 @@ def test_the_lm_that_writes_judges_too_where_it_is_named_twice(compile_in, serve
 def test_where_nobody_judges_and_nothing_is_labelled_it_is_said(compile_in):
     done = compile_in(reader="multiple_choice")
     assert (done.status, done.data["objective"]) == (0, "accuracy"), done.err
-    assert "no evidence is labeled and no judge is set, so the objective is accuracy" in " ".join(done.err.split())
+    assert "no passage is labeled as helpful and no judge is set, so the objective is accuracy" in " ".join(
+        done.err.split()
+    )
 
 
 def test_an_outage_of_the_judge_alone_says_who_and_keeps_what_was_answered(compile_in, judge, server):

@@ -132,7 +132,9 @@ def test_in_python_it_is_a_table_that_is_given_back(home, collection, bare, rows
     table = qw.label(["plain"], str(bare), retriever=collection, judge=None, depth=1).to_pandas()
     assert list(table.columns[-2:]) == ["question_id", "passage_id"]
     table["label"] = ["USEFUL" if n % 2 else "NOT_USEFUL" for n in range(len(table))]
-    found = qw.evaluate("plain", str(bare), retriever=collection, reader=None, max_passages=1, labels=table)
+    half = f"for {len(rows) // 2} of {len(rows)} questions"
+    with pytest.warns(UserWarning, match=f"{half}, no passage is labeled as helpful"):
+        found = qw.evaluate("plain", str(bare), retriever=collection, reader=None, max_passages=1, labels=table)
     assert found.mean("decision_useful").value == 0.5
     kept = qw.label(["plain"], str(bare), retriever=collection, judge=None, depth=2, labels=table).to_pandas()
     assert (kept["by"] == "person").sum() == len(rows)

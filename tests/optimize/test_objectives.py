@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -76,6 +77,18 @@ def test_what_is_read_and_scored():
 def test_what_the_data_cannot_carry_is_refused(names, given, reader, part):
     with pytest.raises(InputError, match=part):
         check_objectives(names, splits(**given), reader)
+
+
+def test_passages_labeled_as_not_useful_can_be_scored_only_for_abstention():
+    given = splits()
+    given = given._replace(
+        dev=[replace(one, evidence=dict.fromkeys(one.evidence, Label.NOT_USEFUL)) for one in given.dev]
+    )
+    remedy = r"an ENTAILED or USEFUL passage, but no dev question has any \(querywright judge label --judge none lists"
+    for name in ("decision_useful", "recall@5", "both"):
+        with pytest.raises(InputError, match=remedy):
+            check_objectives([name], given, "short_answer")
+    check_objectives(["abstention_recall"], given, None)
 
 
 def test_dollars_need_a_known_price(make_lm):

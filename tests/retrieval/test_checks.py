@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import uuid4
 
 import pytest
@@ -86,7 +87,7 @@ def test_each_label_of_a_missing_passage_is_reported_once():
     assert ["scores 0 on this question" in line for line in said[:3]] == [False, False, True]
     assert "for 1 of 3 questions, no helpful passage is in the collection" in said[3]
     assert "4 of 5 labels of helpful passages" in said[4]
-    assert "labeled passages that are not in the collection: ['lamp'] (1 of 2 labeled" in said[5]
+    assert "helpful passages that are not in the collection: ['lamp'] (1 of 2 helpful; passages in the" in said[5]
 
 
 def test_passages_that_are_not_useful_may_be_missing():
@@ -106,6 +107,20 @@ def test_passages_that_are_not_useful_may_be_missing():
         "warning: question 'q3' ('?'): labeled passages no longer exist, and no passage contains most of their text: "
         "'gears' ('The text of gears.' ...); label a passage in the collection",
     ]
+
+
+@pytest.mark.parametrize("retriever", ["bm25", "function"])
+def test_labels_that_are_all_not_useful_are_reported(home, build, retriever):
+    build(home, "bicycles", ROWS)
+    index = BM25Retriever("bicycles", home=home)
+    searched = index if retriever == "bm25" else as_retriever(lambda query, k: index.search([query], k)[0])
+    (useful, *rest) = asked(["tyre"], ["tyre", "chain"], [])
+    questions = [useful, *(replace(one, evidence=dict.fromkeys(one.evidence, Label.NOT_USEFUL)) for one in rest)]
+    said = [line for line in told(questions, searched) if "labeled as helpful" in line]
+    assert [line.partition(" (")[0] for line in said] == [
+        "warning: for 1 of 3 questions, no passage is labeled as helpful"
+    ]
+    assert not any("labeled as helpful" in line for line in told([useful, rest[-1]], searched))
 
 
 def test_a_key_that_no_passage_has_is_reported_although_the_filter_passes(bicycles):

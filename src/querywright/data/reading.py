@@ -236,7 +236,7 @@ def load_sample(*, hard: bool = False) -> Sample:
 
 
 def check_evidence(
-    questions: Iterable[Question], passage_ids: Collection[str], reported: Collection[str] = ()
+    questions: Iterable[Question], passage_ids: Collection[str], reported: Collection[str] = (), kind: str = "labeled"
 ) -> list[str]:
     """Return a message for each question whose evidence refers to passages that are not in a collection.
 
@@ -244,6 +244,7 @@ def check_evidence(
         questions: Labeled questions.
         passage_ids: Ids of the passages in the collection.
         reported: Ids of missing passages to leave out. Default none.
+        kind: What the evidence contains, for the messages: ``labeled`` or ``helpful`` passages. Default ``labeled``.
     """
     known, left_out = set(passage_ids), set(reported)
     lines = []
@@ -251,8 +252,8 @@ def check_evidence(
         missing = [id for id in question.evidence if id not in known and id not in left_out]
         if missing:
             lines.append(
-                f"question {question.in_words}: labeled passages that are not in the collection: {short(missing)} "
-                f"({len(missing)} of {len(question.evidence)} labeled; passages in the collection: {len(known)})"
+                f"question {question.in_words}: {kind} passages that are not in the collection: {short(missing)} "
+                f"({len(missing)} of {len(question.evidence)} {kind}; passages in the collection: {len(known)})"
             )
     return lines
 

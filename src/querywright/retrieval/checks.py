@@ -151,6 +151,7 @@ def tell_searched(questions: Sequence[Question], retriever: Any, former: Mapping
         where = where if isinstance(where, Mapping) else None
         tell_passages(questions, retriever.passages(), where, passed, tell, former)
     else:
+        _tell_unhelpful(questions, tell)
         _tell_ids(labeled, searched_by(retriever), tell)  # uncached, because ids may change
 
 
@@ -182,6 +183,7 @@ def tell_passages(
         keys.update(passage.metadata)
     for key in dict.fromkeys(key for key, _ in conditions(where or {}) if key not in keys):
         tell(f"warning: the filter (--where, where=): {unknown_key(key, keys)}")
+    _tell_unhelpful(questions, tell)
     _tell_missing(questions, held, tell, former)
     _tell_filtered(questions, held, tell)
     _tell_copies(questions, held, texts, tell)
@@ -190,6 +192,17 @@ def tell_passages(
 def helpful(question: Question) -> list[str]:
     """Return the ids of the passages that are labeled as useful for a question."""
     return [id for id, label in question.evidence.items() if label != Label.NOT_USEFUL]
+
+
+def _tell_unhelpful(questions: Sequence[Question], tell: Tell) -> None:
+    """Warn about labeled questions without a helpful passage."""
+    none = sum(bool(one.evidence) and not helpful(one) for one in questions)
+    if none:
+        tell(
+            f"warning: for {none} of {len(questions)} questions, no passage is labeled as helpful (ENTAILED or "
+            "USEFUL), so no search scores above 0 on these questions; label helpful passages (querywright judge label "
+            "--judge none lists passages to label), or use the metric abstention_recall"
+        )
 
 
 def _tell_missing(
@@ -207,7 +220,7 @@ def _tell_missing(
                 f"warning: question {question.in_words}: labeled passages no longer exist, and no passage contains "
                 f"most of their text: {', '.join(each)}; {score}label a passage in the collection"
             )
-    missing = check_evidence(questions, held, deleted)
+    missing = check_evidence(questions, held, deleted, kind="helpful")
     none = sum(held.keys().isdisjoint(one.evidence) and not one.evidence.keys() <= deleted for one in questions)
     if none:
         tell(
