@@ -74,12 +74,18 @@ TECHNIQUES: dict[str, type[Technique]] = {
 ``register_technique`` adds a custom technique to this list."""
 
 
+PLACES: dict[str, type[Technique]] = {}
+"""Techniques in the user's code, by the location that a study file gives instead of the name."""
+
+
 def technique_class(name: str) -> type[Technique]:
-    """Return the technique with the given name.
+    """Return the technique with the given name, or from the location that a study file in this process gave.
 
     Raises:
         TechniqueError: There is no such technique.
     """
+    if name in PLACES:
+        return PLACES[name]
     if name not in TECHNIQUES:
         if name.endswith(".py"):
             raise TechniqueError(f"{name!r} is a file; name a technique or program in it, as in {name}:NAME")

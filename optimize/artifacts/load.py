@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,7 @@ def load(
     verify: bool = False,
     digest: str | None = None,
     accept: bool = False,
+    tell: Callable[[str], object] = lambda line: _logger.warning(line.removeprefix("warning: ")),
 ) -> LoadedProgram:
     """Load an artifact, and check everything before the first answer.
 
@@ -80,6 +81,8 @@ def load(
         digest: The required digest, ``sha256:...`` as in the output of ``querywright artifact show``. Default: any.
         accept: Whether more than half of the collection's passages may have changed. A smaller change only causes a
             warning. Default False.
+        tell: Called with a warning if the collection was rebuilt after the retriever was opened. Default: write it to
+            the log.
 
     Raises:
         ArtifactError: The artifact is missing, damaged, or edited; has a different digest; names a remote LM that is
@@ -111,7 +114,7 @@ def load(
     else:
         found = as_retriever(retriever)
     check_filter(found)
-    tell_rebuilt([found], lambda line: _logger.warning(line.removeprefix("warning: ")))
+    tell_rebuilt([found], tell)
     program = program_from(artifact.state, found, reranker_of(manifest, reranker))
     reads = lm_of(manifest, lm, folder)
     use_writer(program, writer_of(manifest, reads, writer_lm, folder))

@@ -125,6 +125,10 @@ def shortened(value: Any) -> str:
 def _misfits(spec: SearchSpec) -> Iterator[str]:
     """Return the conflicts between parts of a search, each with its location."""
     declared = {name: knobs_of(name) for name in spec.techniques}
+    known: dict[str, str] = {}
+    for name in declared:
+        if (first := known.setdefault(technique_class(name).NAME, name)) != name:
+            yield f"techniques.{name}: this technique was passed twice, also as {first}; remove one"
     yield from _of_fixed(spec, declared)
     yield from _of_prompts(spec)
     for place, objective in enumerate(spec.aims):

@@ -25,7 +25,7 @@ from querywright.optimize.objectives import Objective, objective_named
 from querywright.optimize.optimizers import OPTIMIZERS
 from querywright.optimize.results import PLAIN as PLAIN
 from querywright.optimize.results import UNTUNED as UNTUNED
-from querywright.programs import READERS, TECHNIQUES, technique_class
+from querywright.programs import PLACES, READERS, technique_class
 from querywright.technique_names import names_code, technique_named
 
 BUDGET = 5
@@ -75,10 +75,12 @@ def once(values: Any) -> Any:
 
 
 def _technique(name: str) -> None:
+    base, _, rest = name.partition("@")
+    if rest:
+        engine = rest.partition(":")[0]
+        raise InputError(f"must be only the technique; write {base}: {{engines: [{engine}], knobs: {{NAME: VALUE}}}}")
     if names_code(name):
-        TECHNIQUES[name] = technique_named(name)
-    elif name not in TECHNIQUES:
-        raise InputError(unknown("technique", name, TECHNIQUES))
+        PLACES[name] = technique_named(name)
     if technique_class(name).SEARCHES == "0":
         raise InputError("retrieves no passages, so a study cannot tune this technique; remove it")
 
@@ -266,7 +268,8 @@ class SearchSpec(StrictModel):
         reader: The name of a reader, ``auto`` or ``none``. Default ``auto``.
         objectives: Metrics and costs (see ``objective_named``). The first one decides between programs on the front.
             Default ``decision_useful``.
-        techniques: Search spaces by technique; the baseline ``plain`` is always one of them.
+        techniques: Search spaces by technique, a name or ``FILE.py:NAME``; the baseline ``plain`` is always one of
+            them.
         retrievers: Collections to choose from, by name, for example with different passage lengths or embedders. The
             baseline searches the first one. Default: only the study's collection.
         prompts: Prompt variants by name (letters, digits, ``-``, and ``_``). An optimizer listed under two names runs
@@ -305,6 +308,15 @@ class SearchSpec(StrictModel):
     threads: int | None = Field(default=None, ge=1)
     max_failures: float = Field(default=0.05, ge=0, le=1)
     slices: Annotated[list[str], AfterValidator(once)] = Field(default_factory=list)
+
+    @field_validator("techniques", mode="before")
+    @classmethod
+    def _by_name(cls, named: Any) -> Any:
+        """Show how to write a list of techniques as a mapping."""
+        if isinstance(named, list):
+            names = [one for one in named if isinstance(one, str)] or ["hcqr"]
+            raise ValueError(f"must be a mapping, such as {{{', '.join(f'{one}: {{}}' for one in names)}}}")
+        return named
 
     @field_validator("techniques")
     @classmethod

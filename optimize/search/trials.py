@@ -6,15 +6,17 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from querywright.errors import TechniqueError
 from querywright.metrics.statistics import Mean, mean_with_interval
 from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation, Row, finite, live_arm
 from querywright.optimize.objectives import Objective, objective_named
 from querywright.optimize.search.spec import UNTUNED
-from querywright.programs import TECHNIQUES
+from querywright.programs import technique_class
 from querywright.programs.hyperparameters import Value
 from querywright.progress import LiveArm
 
@@ -241,8 +243,9 @@ def changed_knobs(arm: ArmConfig) -> str:
 
     If the technique's class is not registered in this process, its defaults are unknown, and all knobs are returned.
     """
-    technique = TECHNIQUES.get(arm.technique)
-    defaults = {} if technique is None else {knob.name: knob.default for knob in technique.KNOBS}
+    defaults: dict[str, Value] = {}
+    with suppress(TechniqueError):
+        defaults = {knob.name: knob.default for knob in technique_class(arm.technique).KNOBS}
     return " ".join(f"{name}={value}" for name, value in arm.knobs.items() if defaults.get(name) != value) or "-"
 
 

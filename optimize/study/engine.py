@@ -40,6 +40,7 @@ from querywright.optimize.study.storage import (
     storage_kind,
 )
 from querywright.progress import Progress
+from querywright.technique_names import code_digest, names_code
 
 SPEC_FILE = "study.yaml"
 SPEC, BUDGET, DATA, TEST, OUTCOME, SPENT = "spec", "budget", "data", "test", "outcome", "spent"
@@ -454,9 +455,12 @@ def _settle_spec(store: StudyStorage, spec: StudySpec) -> None:
 
 
 def _settle_data(store: StudyStorage, search: Search) -> None:
-    """Store the digests of a new study's questions, collections, and judges, or raise if they changed."""
+    """Store the digests of a new study's questions, collections, judges, and code, or raise if they changed."""
     now = {name: data_hash(part) for name, part in search.data.items()}
     now |= {f"the collection, by {engine}": search.retriever(engine).fingerprint for engine in search.space.engines}
+    metrics = [*search.spec.objectives, *(one.metric for one in search.spec.prompts.values() if one.metric)]
+    code = [name for name in (*search.spec.techniques, *metrics) if names_code(name)]
+    now |= {f"the code of {name}": code_digest(name) for name in code}
     now |= {f"the writer {name}": str(ref_of(one)) for name, one in search.writers.items() if one is not None}
     now |= {f"the judge {one['judge']}": f"{one['digest']} {one['lm_digest']}" for one in search.judge_facts}
     with store.hold("ask"):

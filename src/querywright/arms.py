@@ -4,7 +4,8 @@ An arm is the name of a technique, ``NAME[@ENGINE][:KNOB=VALUE,...]`` (a knob ma
 for the reader's LM), an artifact folder, a loaded program, a technique, a technique with its reader, or a custom
 program: a ``dspy.Module`` or a function that returns passages or an answer. NAME may also be the location of a
 technique class or a custom program in the user's code, ``module:NAME`` or ``path/file.py:NAME``. Code is imported only
-from locations that the user names in a call or on the command line, never from a location that a file names.
+from locations that the user names in a call, on the command line, or in a study file, never from a location that an
+artifact names.
 """
 
 from __future__ import annotations

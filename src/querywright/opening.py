@@ -227,7 +227,10 @@ class Experiment:
         if arm.writer is not None and own.writer is not None:
             self.notes.append(f"{name} was compiled with the writer {own.writer}")
         writer = None if arm.writer is None else self.open_writer(arm.writer) or lm
-        return load(arm.artifact, home=home, lm=lm, retriever=retriever, reranker=reranker, writer_lm=writer).program
+        return load(
+            arm.artifact, home=home, lm=lm, retriever=retriever, reranker=reranker, writer_lm=writer,
+            tell=lambda _: None,  # reported with the other hints
+        ).program  # fmt: skip
 
     def _write_guidelines(self, run: Mapping[str, Any]) -> None:
         """Load the coverage judge's guidelines from the file, and have the LM write those that are missing."""

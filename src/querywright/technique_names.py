@@ -9,9 +9,12 @@ from __future__ import annotations
 import functools
 import os
 import re
+import sys
+from pathlib import Path
 from typing import Any
 
 from querywright.errors import InputError, TechniqueError
+from querywright.files import file_digest
 from querywright.imports import imported
 from querywright.programs import RAG, TECHNIQUES, Technique, register_technique, technique_class, technique_from
 from querywright.programs.custom import is_maker
@@ -37,6 +40,13 @@ def code_at(place: str) -> Any:
     """Return the object at a location in the user's code. A function without arguments is called to get the object."""
     found = imported(place, "program")
     return found() if is_maker(found) else found
+
+
+def code_digest(place: str) -> str:
+    """Return the SHA-256 of the file with the imported code at a location."""
+    module = place.rpartition(":")[0]
+    file = module if module.endswith(".py") else sys.modules[module].__file__
+    return "" if file is None else file_digest(Path(file))
 
 
 def name_at(place: str) -> str:

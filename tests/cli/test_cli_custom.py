@@ -112,8 +112,54 @@ def test_a_study_file_names_code_as_the_command_line_does(ok, mine, server, ques
     ok("study", "run", "own.yaml", "--out", "mine", "--workers", "2")
     tried = ok("study", "status", "mine", "--json").data["techniques"]
     assert {one["technique"] for one in tried if one["trials"]} == {"plain", *techniques}
-    saved = {json.loads(file.read_text())["technique"] for file in Path("mine/artifacts").glob("*/manifest.json")}
-    assert saved <= {"plain", "own_programs.Keywords", "catalog_hyde"}
+    saved = {json.loads(file.read_text())["technique"]: file.parent for file in Path().glob("mine/*/*/manifest.json")}
+    assert len(saved) == 2
+    assert "plain" in saved
+    (other,) = saved.keys() - {"plain"}
+    place = {"own_programs.Keywords": "own_programs.py:Keywords", "catalog_hyde": "own_programs:CatalogHyDE"}[other]
+    asked = ("ask", "What about feet?", "--artifact", saved[other], "--technique", place, "--json", *server.lm)
+    assert ok(*asked).data["passages"]
+    ok("study", "report", "mine", "--out", "mine.html")
+    assert "own_programs.py:Keywords@dense" in Path("mine.html").read_text()
+    assert not any(":" in name for name in TECHNIQUES), "a location is not a name"
+
+
+@pytest.mark.parametrize(
+    ("techniques", "said"),
+    [
+        (
+            {"own_programs.py:Keywords": {}, "own_programs:Keywords": {}},
+            "techniques.own_programs:Keywords: this technique was passed twice, also as own_programs.py:Keywords",
+        ),
+        (
+            {"own_programs.py:CatalogHyDE@hybrid": {}},
+            "must be only the technique; write own_programs.py:CatalogHyDE: {engines: [hybrid], knobs: {NAME: VALUE}}",
+        ),
+        (["own_programs.py:Keywords"], "techniques: must be a mapping, such as {own_programs.py:Keywords: {}}"),
+    ],
+)
+def test_a_study_file_says_how_to_name_code(wrong, mine, questions, collection, techniques, said):
+    spec = {"name": "own", "questions": str(questions), "collection": collection, "techniques": techniques}
+    Path("own.yaml").write_text(yaml.safe_dump({**spec, "objectives": ["recall@5"]}))
+    assert said in wrong("study", "check", "own.yaml")
+
+
+@pytest.mark.filterwarnings("ignore:.*too few to show")
+def test_a_study_does_not_resume_if_its_code_changed(ok, cli, wrong, mine, server, questions, collection):
+    with Path("own_programs.py").open("a") as file:
+        file.write("\n\ndef found(example, prediction, trace=None):\n    return float(bool(prediction.passages))\n")
+    spec = {"name": "own", "questions": str(questions), "collection": collection, "lm": "openai/scripted",
+            "techniques": {"own_programs.py:Keywords": {}}, "objectives": ["recall@5", "own_programs:found"],
+            "reader": "short_answer", "sizes": [3, 6, 4], "trials": 2, "budget": {"calls": 1},
+            "api_base": server.address, "api_key_env": "SCRIPTED_KEY"}  # fmt: skip
+    Path("own.yaml").write_text(yaml.safe_dump(spec))
+    assert cli("study", "run", "own.yaml", "--out", "mine").status != 0
+    with Path("own_programs.py").open("a") as file:
+        file.write("\n# edited\n")
+    said = " ".join(wrong("study", "resume", "mine").split())
+    for name in ("own_programs.py:Keywords", "own_programs:found"):
+        assert f"the code of {name}" in said
+    assert "changed since this study started, so old and new trials cannot be compared" in said
 
 
 @pytest.mark.parametrize(

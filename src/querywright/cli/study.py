@@ -227,16 +227,16 @@ def _run(data: StudyData, file: Path, folder: Path, run: WorkerOptions, output: 
 
 
 def study_json(snapshot: Snapshot) -> dict[str, Any]:
-    """Return a study and its outcome as a JSON object, without individual questions."""
+    """Return a finished study and its outcome as a JSON object, without individual questions."""
     from querywright.optimize.study.results import status
 
-    outcome = snapshot.outcome or {}
-    test = [{name: value for name, value in one.items() if name != "rows"} for one in outcome.get("test") or ()]
+    outcome, compared = snapshot.outcome, snapshot.compared
+    assert outcome is not None
+    assert compared is not None
+    test = [{name: value for name, value in one.items() if name != "rows"} for one in outcome["test"]]
     names = ("corrected", "comparisons", "failed_on_test", "costs", "judges", "seeds", "command")
-    compared, told = snapshot.compared, dict[str, Any]()
-    if compared is not None:
-        told = {"notes": compared.all_notes}
-        told |= {"slices": [one.to_json() for one in compared.slices]} if compared.slices else {}
+    told: dict[str, Any] = {"notes": compared.all_notes}
+    told |= {"slices": [one.to_json() for one in compared.slices]} if compared.slices else {}
     copied = {"copied_prompts": outcome["copied_prompts"]} if "copied_prompts" in outcome else {}
     return {**status(snapshot), **{name: outcome.get(name) for name in names}, **told, **copied, "test": test}
 
