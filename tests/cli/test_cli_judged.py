@@ -146,3 +146,5 @@ def test_a_study_is_decided_by_a_judge_and_says_so(ok, study_file, unlabelled, j
     assert "by judge usefulness (openai/strong)" in done.data["sentence"]
     page = Path("studies/judged/report.html").read_text(encoding="utf-8")
     assert "Study judged, by judge usefulness (openai/strong)" in page
+    assert page.count(done.data["judges"][0]["standing"]) == 1
+    assert "test, which was evaluated once." in page

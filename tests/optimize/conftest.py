@@ -137,6 +137,7 @@ class World:
         ]
         self.deciding = {n: Passage(f"decides-{n}", f"Decides {n}.") for n in range(size)}
         self.others = [Passage(f"other-{n}", f"Nothing {n} to do with it.") for n in range(30)]
+        self.known = {one.id: one for one in (*self.deciding.values(), *self.others)}
         self.searches: list[tuple[str, int]] = []
         third = size // 3
         self.splits = Splits(self.questions[:third], self.questions[third : 2 * third], self.questions[2 * third :])
@@ -161,10 +162,10 @@ class World:
         return found
 
     def get(self, ids: Sequence[str]) -> list[Passage]:
-        return [self.deciding[int(id.removeprefix("decides-"))] for id in ids]
+        return [self.known[id] for id in ids]
 
     def __contains__(self, id: object) -> bool:
-        return str(id).startswith("decides-")
+        return id in self.known
 
     def program(self, technique: str = "hcqr", reader: str | None = "multiple_choice", **knobs: Any) -> Any:
         return make_program(technique, self, reader=reader, **({"max_passages": 3} | knobs))

@@ -91,6 +91,20 @@ def test_the_terminal_says_what_came_of_it(compiled, world, make_lm, capsys):
     assert f"the best of {len(compiled.arms)} arms scored 100.0 on dev, where it was chosen" in text
 
 
+def test_the_size_of_the_reader_check_is_shown(compile_in, make_world, make_lm, capsys):
+    world = make_world(size=30)
+    further, world.splits = world.questions[18:], make_world().splits
+    found = compile_in(world, reader_check=further)
+    (note,) = found.notes
+    assert note == "additional questions for closed book and oracle evidence: 12"
+    assert note in found.to_json()["notes"]
+    assert note in repr(found)
+    made = {one.name: getattr(found, one.name) for one in fields(found)}
+    workspace = SimpleNamespace(lm=make_lm(), cost_line=lambda: "cost")
+    show_compiled(Compilation(**made, splits=world.splits, workspace=workspace))
+    assert note in " ".join(capsys.readouterr().out.split())
+
+
 def test_what_is_saved_says_how_it_was_made_and_what_it_answers(
     compiled, world, make_world, make_lm, make_engine, tmp_path
 ):
@@ -110,6 +124,7 @@ def test_what_is_saved_says_how_it_was_made_and_what_it_answers(
         name: {"n": len(part), "sha256": data_hash(part)}
         for name, part in {**world.splits._asdict(), "reader_check": further}.items()
     }
+    assert manifest.made["notes"] == [], "lines below a table are not notes"
     assert [(one.question, one.answer, one.passages[0]) for one in read.golden] == [
         (f"What of number {n}?", f"right {n}", f"decides-{n}")
         for n in (6, 8)  # the others failed

@@ -11,6 +11,7 @@ from dataclasses import replace
 import dspy
 import pytest
 
+from querywright.api import compare
 from querywright.data.types import Passage, Question
 from querywright.errors import ArtifactError, CollectionError, InputError, ModelError
 from querywright.models.embedder import resolve_embedder
@@ -146,6 +147,18 @@ def test_a_retriever_that_was_opened_before_a_rebuild_is_reported(own, tmp_path,
             early = open_retriever("notes", embedder=words, home=tmp_path)
         assert load(own, lm=make_lm(), retriever=early)
         assert caplog.text.count("the collection 'notes' was rebuilt after the retriever was opened") == n_told
+
+
+def test_a_comparison_of_an_artifact_reports_a_rebuild_once(own, tmp_path, make_lm, word_model, caplog):
+    words = resolve_embedder("words")
+    build_collection("notes", [Passage("a", "Old.")], embedder=words, home=tmp_path)
+    early = open_retriever("notes", embedder=words, home=tmp_path)
+    build_collection("notes", [Passage("a", "New.")], embedder=words, home=tmp_path)
+    told: list[str] = []
+    asked = [{"question": "What is old?", "evidence": ["a"]}]
+    compare([own], asked, retriever=early, lm=make_lm(), metrics=["recall@1"], tell=told.append, home=tmp_path)
+    assert [line for line in [*told, *caplog.messages] if "was rebuilt" in line] == told[:1]
+    assert "the collection 'notes' was rebuilt after the retriever was opened" in told[0]
 
 
 def test_an_artifact_says_what_share_of_its_collection_changed(own, saved, tmp_path, make_lm, word_model, caplog):
