@@ -145,6 +145,19 @@ def test_a_study_file_says_how_to_name_code(wrong, mine, questions, collection, 
 
 
 @pytest.mark.filterwarnings("ignore:.*too few to show")
+def test_a_finished_study_says_its_warnings_again(ok, mine, server, questions, collection):
+    with Path("own_programs.py").open("a") as file:
+        file.write("\n\ndef texts(question):\n    return ['A text.']\n")
+    spec = {"name": "own", "questions": str(questions), "collection": collection, "lm": "openai/scripted",
+            "techniques": {"own_programs.py:texts": {}}, "objectives": ["recall@5"], "reader": "none",
+            "sizes": [3, 6, 4], "trials": 2, "api_base": server.address, "api_key_env": "SCRIPTED_KEY"}  # fmt: skip
+    Path("own.yaml").write_text(yaml.safe_dump(spec))
+    for again in ([], [], ["--workers", "2"]):
+        said = " ".join(ok("study", "run", "own.yaml", "--out", "mine", *again).err.split())
+        assert said.count("own_programs.py:texts: 1 of 1 distinct passages that it showed are not in the") == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*too few to show")
 def test_a_study_does_not_resume_if_its_code_changed(ok, cli, wrong, mine, server, questions, collection):
     with Path("own_programs.py").open("a") as file:
         file.write("\n\ndef found(example, prediction, trace=None):\n    return float(bool(prediction.passages))\n")
