@@ -93,9 +93,13 @@ def test_trials_of_all_workers_stand_as_arms():
     metric, arms = standing(snapshot.trials, snapshot.spec.aims[0], 18)
     assert metric == "decision_useful"
     assert {arm["state"] for arm in arms} == {"done", "pruned", "failed", "running"}
-    assert arms[3] == {"name": "trial 3, multi_query@hybrid", "state": "done", "done": 24, "total": 18} | {
-        name: pytest.approx(value, abs=0.01) for name, value in (("mean", 0.875), ("low", 0.69), ("high", 0.96))
-    }
+    assert arms[3] == {
+        "name": "trial 3, multi_query@hybrid",
+        "state": "done",
+        "done": 24,
+        "unscored": 0,
+        "total": 18,
+    } | {name: pytest.approx(value, abs=0.01) for name, value in (("mean", 0.875), ("low", 0.69), ("high", 0.96))}
 
 
 @pytest.mark.parametrize("error", [BudgetError("the budget is spent"), KeyboardInterrupt()])
