@@ -14,7 +14,7 @@ import yaml
 import querywright as qw
 from querywright.errors import InputError
 from querywright.optimize.artifacts.save import save_program
-from querywright.programs import RAG, TECHNIQUES, register_technique, technique_class, technique_from
+from querywright.programs import PLACES, RAG, TECHNIQUES, register_technique, technique_class, technique_from
 from querywright.technique_names import code_at
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "technique.md"
@@ -33,6 +33,7 @@ def mine(collection, questions, home, monkeypatch):
     yield ("--data", questions, "--collection", collection)
     for name in [one for one in TECHNIQUES if one.startswith("own_programs") or one == "catalog_hyde"]:
         TECHNIQUES.pop(name)
+    PLACES.clear()
     sys.modules.pop("own_programs", None)
 
 
