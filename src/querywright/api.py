@@ -30,7 +30,7 @@ from querywright.opening import Metrics, Scoring, open_experiment
 from querywright.optimize.artifacts.files import ArtifactManifest
 from querywright.optimize.artifacts.save import check_same, given_to, save_compiled
 from querywright.optimize.artifacts.writers import keep_rewriter, ref_of
-from querywright.optimize.comparison import RIGHT, Comparison, check_settings, read_settings
+from querywright.optimize.comparison import RIGHT, Comparison, check_settings, held_by, read_settings
 from querywright.optimize.evaluate import Evaluation, Progress
 from querywright.optimize.judge_files import SavedJudge, resolve_judge, resolve_judges
 from querywright.optimize.labels import PoolLabels, check_judge, label_pool, pool_passages
@@ -209,6 +209,8 @@ def label(
 ) -> PoolLabels:
     """Label the passages that arms find, and return a table that people can correct and that ``labels=`` accepts.
 
+    The table also contains the labels that the questions already have, with the passages' text.
+
     Args:
         arms: The arms, in any form that ``compare`` accepts. Their top passages are pooled.
         questions: The questions, in any form that ``read_questions`` accepts.
@@ -264,6 +266,10 @@ def label(
         if callable(getattr(searched, "passages", None)):
             former = former_passages(searched, labels=labels)
             earlier = follow_rows(earlier, searched.passages(), former, tell or warn_caller)
+            for question in experiment.questions:
+                pooled = {one.id for one in pool[question.id]}
+                labeled = held_by(searched, [id for id in question.evidence if id not in pooled]) or {}
+                pool[question.id] += labeled.values()
         found = label_pool(pool, experiment.questions, judging, there=earlier, lm=asked, **run)
     failed = {**failed, **found.failed}
     notes = [] if saved is None else [saved.standing(asked.model, lm_digest(asked))]

@@ -248,6 +248,24 @@ GRID = "\n".join(
 SIMPLE = "=======  =====\nName     Value\n=======  =====\ntimeout  60\n\nretries  4\n\nwait     1\n=======  ====="
 
 
+def test_link_targets_are_no_passage_and_a_directive_stays_with_its_content(folder):
+    code = "\n\n".join(f"    alpha{n} = beta + gamma({n})" for n in range(30))
+    words = "One two three four five six seven eight nine ten eleven twelve. " * 3
+    heads = "Title\n=====", "More\n----"
+    parts = [".. _top:", heads[0], words, ".. _part:", ".. code-block:: python", code, ".. _last:", heads[1], words]
+    rst = "\n\n".join(parts)
+    md = f'# Title\n\n{words}\n\n[site]: https://site.example/path "Site"\n[other]: <#top>\n'
+    found = read_documents(folder(a_rst=rst, b_md=md), chunk_size=36, chunk_overlap=0).passages
+    texts = [one.text for one in found]
+    assert not any(text.strip().startswith((".. _", "[site]")) and len(text) < 99 for text in texts)
+    (first,) = (text for text in texts if "code-block" in text)
+    assert "alpha0" in first
+    assert sum(text.count("= beta + gamma(") for text in texts) == 30
+    note = f"# T\n\n{words}\n\n[^1]: A footnote is text.\n"
+    notes = read_documents(folder(c_md=note), chunk_size=36, chunk_overlap=0).passages
+    assert any("A footnote is text." in one.text for one in notes)
+
+
 @pytest.mark.parametrize("table", [GRID, SIMPLE])
 @pytest.mark.parametrize("count", range(6, 14))
 def test_a_small_rst_table_is_not_split(folder, table, count):

@@ -502,6 +502,17 @@ def test_a_label_file_follows_edits_in_a_workspace_that_never_had_the_former_pas
     assert len(again) == 3, "the passage found for the question about the deleted passage is added"
 
 
+def test_the_labels_of_the_questions_are_in_the_label_table_even_if_no_arm_found_their_passages(edited):
+    _, home, soil, sink = edited
+    questions = [{"id": "q", "question": "What does kettle1 turn into?", "evidence": [soil, sink]}]
+    given = {"retriever": "mine", "judge": None, "depth": 1, "home": home, "tell": [].append}
+    found, moved = qw.label(["plain"], questions, **given).to_pandas().to_dict("records")
+    assert "kettle1" in found["text"]
+    assert "soil2" in moved["text"]
+    assert (found["by"], moved["by"], moved["label"]) == ("", "person", "ENTAILED")
+    assert moved["passage_id"] != soil
+
+
 def test_every_moved_label_is_in_the_notes_and_the_report_but_a_warning_names_three(tmp_path):
     docs, home = tmp_path / "docs", tmp_path / "home"
     docs.mkdir()

@@ -28,6 +28,11 @@ _SIMPLE = r"=+(?:[ \t]+=+)+"
 _BORDER = re.compile(rf"^[ \t]*(?:\+(?:[-=]+\+)+|{_SIMPLE})[ \t]*$", re.MULTILINE)
 """Matches a border of a reStructuredText table. It counts as one word, because it has no content."""
 _FENCE = re.compile(r"\s*(```+|~~~+)")
+_TARGET = r"\.\. _[^\n]+:(?:[ \t][^\n]*)?|\[[^\]\n^][^\]\n]*\]:[ \t]*<?(?:\w+:|[/.#])\S*(?:[ \t][^\n]*)?"
+_TARGETS = re.compile(rf"(?:[ \t]*(?:{_TARGET})?(?:\n|\Z))+")
+"""Matches a text that contains only link targets, which are not text for a reader."""
+_DIRECTIVE = re.compile(r"\s*\.\. [\w:-]+::[^\n]*\s*")
+"""Matches the first line of a reStructuredText directive without its content."""
 
 Splitter = Callable[[str], Sequence[tuple[int, str]]]
 """Splits a text that is too large, and returns the pieces with their positions."""
@@ -77,7 +82,7 @@ def count_words(text: str) -> int:
 def split_text(
     text: str, title: str, headings: Sequence[Heading], size: int, splitter: Splitter, fences: bool = True
 ) -> Iterator[Chunk]:
-    """Yield a document's chunks, except chunks that would contain only headings.
+    """Yield a document's chunks, except chunks that would contain only headings or link targets.
 
     Args:
         text: The document's text.
@@ -132,18 +137,22 @@ def _pack(document: _Document, start: int, end: int, path: tuple[str, ...]) -> I
             first, size = begin, 0
         size += words
         if size > document.size:
+            begin = 0
             for place, piece in document.splitter(document.text[first:stop]):
-                yield from _chunk(document, first + place, first + place + len(piece), path)
+                if not _DIRECTIVE.fullmatch(document.text, first + begin, first + place + len(piece)):
+                    yield from _chunk(document, first + begin, first + place + len(piece), path)
+                    begin = place + len(piece)
+            yield from _chunk(document, first + begin, stop, path)
             first, size = stop, 0
     yield from _chunk(document, first, end, path)
 
 
 def _chunk(document: _Document, start: int, end: int, path: tuple[str, ...]) -> Iterator[Chunk]:
-    """Yield the chunk between two positions, unless it contains only headings."""
+    """Yield the chunk between two positions, unless it contains only headings or link targets."""
     text = document.text[start:end].rstrip()
     blank = re.match(r"(?:[^\S\n]*\n)*", text)
     first = blank.end() if blank else 0
-    if text[first:] and not _is_heading(document, start, end):
+    if text[first:] and not _is_heading(document, start, end) and not _TARGETS.fullmatch(text, first):
         yield Chunk(start + first, text[first:], path or (document.title,))
 
 

@@ -226,7 +226,8 @@ def _tell_missing(
         tell(
             f"warning: for {none} of {len(questions)} questions, no helpful passage is in the collection, so every "
             "search scores 0 on these questions. Index the labeled passages, search the collection that was labeled, "
-            "or correct the IDs"
+            "or correct the IDs. If the documents were edited since, pass a label file with the passages' text, or "
+            "index the labeled version first, and then the current version"
         )
     if missing:
         gone = sum(id not in held for one in questions for id in one.evidence)
