@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from html import escape
@@ -50,7 +50,7 @@ from querywright.programs import RAG, Technique, register_technique, technique_c
 from querywright.programs.readers import reader_for
 from querywright.progress import shown
 from querywright.retrieval.checks import check_passes, tell_passages, tell_rebuilt, tell_searched
-from querywright.retrieval.edits import follow_labels, former_passages
+from querywright.retrieval.edits import follow_labels, former_passages, spread_labels, within
 from querywright.retrieval.engines import ENGINES, passages_in, passing_in
 from querywright.technique_names import technique_named
 from querywright.workspace import Tell, Workspace
@@ -163,6 +163,9 @@ def read_data(
     searched, place = _searched(spec, objects), None if home is None else Path(home)
     hints, rest, former = list[str](), list[str](), _former(spec, objects, place)
     asked = follow_labels(asked, lambda: passages_in(searched, place).values(), former, hints.append, rest.append)
+    several = [one for one in _collections(spec, objects).values() if _lists_passages(one)]
+    for other in several[1:] if _lists_passages(searched) else ():
+        asked = spread_labels(asked, passages_in(searched, place), passages_in(other, place).values())
     splits, reader = split_parts(asked, parts, spec.seed, spec.sizes), reader_for(asked, spec.reader)
     check_objectives(spec.objectives, splits, reader)
     check_known(spec.slices, RIGHT, has_closed_book=reader is not None)
@@ -174,9 +177,24 @@ def read_data(
     return data.with_hints(hints, tell).with_hints(rest, _logger.debug)
 
 
+def _collections(spec: StudySpec, objects: StudyObjects) -> Mapping[str, Any]:
+    """Return the retrievers or collections by name; the labels name the passages of the first."""
+    return objects.retrievers or spec.retrievers or {"": spec.collection}
+
+
 def _searched(spec: StudySpec, objects: StudyObjects) -> Any:
-    """Return the first retriever or collection, whose passages the labels name."""
-    return next(iter((objects.retrievers or spec.retrievers or {"": spec.collection}).values()))
+    return next(iter(_collections(spec, objects).values()))
+
+
+def _lists_passages(searched: Any) -> bool:
+    return isinstance(searched, str) or callable(getattr(searched, "passages", None))
+
+
+def _about(name: str, others: Collection[str], tell: Tell) -> Tell:
+    """Return a function that names the retriever in a warning if there are several."""
+    if len(others) < 2:
+        return tell
+    return lambda line: tell(f"warning: retriever {name!r}: {line.removeprefix('warning: ')}")
 
 
 def _former(spec: StudySpec, objects: StudyObjects, home: Path | None) -> dict[str, Passage]:
@@ -199,12 +217,13 @@ def check_study(
     """
     data = read_data(source if isinstance(source, StudySpec) else read_spec(source), home=home, tell=tell)
     spec, hints = data.spec, list[str]()
-    asked, collections = [one for part in data.splits for one in part], [*spec.retrievers.values()] or [spec.collection]
+    asked, collections = [one for part in data.splits for one in part], _collections(spec, data.objects)
     former = _former(spec, data.objects, home)
-    for collection in collections:
+    for name, collection in collections.items():
         held = passages_in(collection, home)
         passed = check_passes(spec.where, partial(passing_in, collection, home=home), held.values)
-        tell_passages(asked, held.values(), spec.where, passed, hints.append, former)
+        told = _about(name, collections, hints.append)
+        tell_passages([within(one, held) for one in asked], held.values(), spec.where, passed, told, former)
     return data.with_hints(hints, tell)
 
 
@@ -268,7 +287,13 @@ def open_search(
         tell_rebuilt(retrievers.values(), hints.append)
         former = _former(spec, objects, None if home is None else Path(home))
         asked = [one for part in data.splits for one in part]
-        tell_searched(asked, open_retriever(next(iter(retrievers))), former, hints.append)
+        seen: list[Collection[str]] = []
+        for name in retrievers:
+            one, told = open_retriever(name), _about(name, retrievers, hints.append)
+            held = {passage.id for passage in one.passages()} if _lists_passages(one) else set[str]()
+            if held not in seen or not held:
+                tell_searched([within(question, held) for question in asked], one, former, told)
+            seen.append(held)
         data = data.with_hints(hints, tell)
     kinds = {name: technique_class(name) for name in spec.techniques}
     writers: dict[str, dspy.LM | None] = {}

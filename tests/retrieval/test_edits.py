@@ -502,6 +502,45 @@ def test_a_label_file_follows_edits_in_a_workspace_that_never_had_the_former_pas
     assert len(again) == 3, "the passage found for the question about the deleted passage is added"
 
 
+def test_labels_of_one_collection_apply_to_another_with_longer_passages_in_a_study(tmp_path):
+    docs, home = tmp_path / "docs", tmp_path / "home"
+    docs.mkdir()
+    (docs / "a.md").write_text(MD)
+    (docs / "b.rst").write_text(RST)
+    small = qw.ChromaRetriever.build("small", read_documents(docs, chunk_size=40, chunk_overlap=0).passages, home=home)
+    large = qw.ChromaRetriever.build("large", read_documents(docs, chunk_size=300, chunk_overlap=0).passages, home=home)
+    words = ["soil2", "rose3", "oven7", "sink6"]
+    ids = {word: next(one.id for one in small.passages() if f"into {word}" in one.text) for word in words}
+    assert sum(id not in large for id in ids.values()) >= 3
+    splits = {
+        part: [
+            {"id": f"{word}{part}", "question": f"What turns into {word}?", "evidence": [id]}
+            for word, id in ids.items()
+        ]
+        for part in ("train", "dev", "test")
+    }
+    given = {"reader": None, "trials": 6, "objectives": "decision_useful", "home": home, "max_passages": 20}
+    arms = {"plain": {"engines": ["small", "large"]}}
+    for retriever in ({"small": small, "large": large}, {"small": "small", "large": "large"}):
+        told: list[str] = []
+        found = qw.study(arms, splits, retriever=retriever, tell=told.append, **given)
+        assert {(one.arm.engine, one.values["decision_useful"]) for one in found.snapshot.trials} == {
+            ("small", 1),
+            ("large", 1),
+        }
+        assert not any("not in the collection" in line or "no longer exist" in line for line in told)
+    (docs / "b.rst").write_text(RST.partition("Sinks")[0])
+    less = qw.ChromaRetriever.build("less", read_documents(docs, chunk_size=300, chunk_overlap=0).passages, home=home)
+    told = []
+    qw.study(arms, splits, retriever={"small": small, "large": less}, tell=told.append, **given)
+    assert [
+        line
+        for line in told
+        if line.startswith("warning: retriever 'large': for 3 of 12 questions, no helpful passage")
+    ]
+    assert not any("retriever 'small'" in line for line in told)
+
+
 def test_the_labels_of_the_questions_are_in_the_label_table_even_if_no_arm_found_their_passages(edited):
     _, home, soil, sink = edited
     questions = [{"id": "q", "question": "What does kettle1 turn into?", "evidence": [soil, sink]}]

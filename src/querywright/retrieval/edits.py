@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -135,6 +135,48 @@ def follow_labels(
         _relabeled(question, matched, tell) if matched.keys() & question.evidence else question
         for question in questions
     ]
+
+
+def spread_labels(
+    questions: Sequence[Question], labeled: Mapping[str, Passage], passages: Iterable[Passage]
+) -> list[Question]:
+    """Return the questions with labels that also name the passages of another collection.
+
+    A label applies to the passages of the other collection that together contain most of the labeled passage's text.
+    The labeled passage and these passages are alternatives: finding one is enough.
+
+    Args:
+        questions: The questions, labeled or not.
+        labeled: The passages of the labeled collection, by id.
+        passages: The passages of the other collection.
+    """
+    held = {passage.id: passage for passage in passages}
+    named = {id for question in questions for id in question.evidence}
+    found = _matches({id: labeled[id] for id in named & labeled.keys() - held.keys()}, held.values())
+    return [_spread(question, found) for question in questions]
+
+
+def _spread(question: Question, found: Mapping[str, tuple[str, ...]]) -> Question:
+    evidence, assessors = dict(question.evidence), dict(question.assessors)
+    alone = [(id,) for id in evidence if not any(id in group for group in question.alternatives)]
+    for id, label in question.evidence.items():
+        for new in found.get(id, ()):
+            if new not in question.evidence:
+                evidence[new] = max(evidence.get(new, label), label, key=GRADES.index)
+                assessors |= {new: question.assessors[id]} if id in question.assessors else {}
+    groups = [
+        tuple(dict.fromkeys([*group, *(new for id in group for new in found.get(id, ()))]))
+        for group in (*question.alternatives, *alone)
+    ]
+    alternatives = tuple(group for group in groups if len(group) > 1)
+    return replace(question, evidence=evidence, assessors=assessors, alternatives=alternatives)
+
+
+def within(question: Question, ids: Collection[str]) -> Question:
+    """Return a question without the labels of passages that have an alternative in a collection with these ids."""
+    replaced = {id for group in question.alternatives if any(one in ids for one in group) for id in group}
+    evidence = {id: label for id, label in question.evidence.items() if id in ids or id not in replaced}
+    return replace(question, evidence=evidence)
 
 
 def follow_rows(
