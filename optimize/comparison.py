@@ -314,9 +314,7 @@ def compare(
     closed_rows = None if without_passages is None else found[without_passages]
     sliced = slice_results(rivals, asked, slices, baseline=baseline, closed_book=closed_rows, metric=right)
     shown = {key for one in found.values() for row in one.rows for key in row.passages} | labelled
-    options = {name: one.technique.uses_options for name, one in arms.items()}
-    options = options if any(question.options for question in questions) else {}
-    second = next((name for name in options if name != baseline and searches_options(arms[name])), "")
+    options, second = options_used(arms, questions, baseline)
     tests = against(rivals, baseline)
     if second:
         tests += against([one for one in rivals if one.name != baseline], second, prefix=f"against {second}, ")
@@ -388,14 +386,22 @@ def unequal_budgets(arms: Mapping[str, RAG]) -> tuple[str, ...]:
     return (f"UNEQUAL BUDGETS (maximum number of passages): {listed}",) if len(set(shown.values())) > 1 else ()
 
 
-def unequal_inputs(options: Mapping[str, bool], baseline: str, second: str) -> tuple[str, ...]:
-    """Return a line that names the arms that use the options, if no baseline does."""
+def options_used(arms: Mapping[str, RAG], questions: Sequence[Question], baseline: str) -> tuple[dict[str, bool], str]:
+    """Return whether each program's search uses the options (empty if no question has any), and the second baseline."""
+    if not any(question.options for question in questions):
+        return {}, ""
+    options = {name: one.technique.uses_options for name, one in arms.items()}
+    return options, next((name for name in options if name != baseline and searches_options(arms[name])), "")
+
+
+def unequal_inputs(
+    options: Mapping[str, bool], baseline: str, second: str, remedy: str = f"add the second baseline {SECOND}"
+) -> tuple[str, ...]:
+    """Return a line that names the arms that use the options and says what to do, if no baseline uses them."""
     using = [name for name, uses in options.items() if uses and name != baseline]
     if not using or second or options[baseline]:
         return ()
-    return (
-        f"{', '.join(using)} used the options to search, but the baseline did not; add the second baseline {SECOND}",
-    )
+    return (f"{', '.join(using)} used the options to search, but the baseline did not; {remedy}",)
 
 
 def searches_options(program: RAG) -> bool:

@@ -8,13 +8,22 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from querywright.models.usage import Cost
-from querywright.optimize.comparison import CLOSED_BOOK, ORACLE, closed_book, oracle_evidence, unequal_budgets
+from querywright.optimize.comparison import (
+    CLOSED_BOOK,
+    ORACLE,
+    SECOND,
+    closed_book,
+    options_used,
+    oracle_evidence,
+    unequal_budgets,
+    unequal_inputs,
+)
 from querywright.optimize.evaluate import Evaluation, Row, finite
 from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.notes import passage_warnings, score_notes
 from querywright.optimize.objectives import Objective, objective_named
 from querywright.optimize.optimizer_run import OptimizerError
-from querywright.optimize.results import BASELINE, Candidate, PairedComparison, by_judges, configuration
+from querywright.optimize.results import BASELINE, PLAIN, Candidate, PairedComparison, by_judges, configuration
 from querywright.optimize.search.core import Search
 from querywright.optimize.search.prompts import Variant, with_reader_prompts
 from querywright.optimize.search.selection import Selection, beats, best_of, choose, paired
@@ -23,9 +32,13 @@ from querywright.optimize.search.trials import ArmConfig, TrialRecord, cheapest
 from querywright.optimize.significance import Verdict, family, figures, verdict_on
 from querywright.optimize.tables import pool_notes
 from querywright.programs import RAG, Ensemble, make_reader, technique_class
+from querywright.retrieval.engines import ENGINES
 
 FRONT = 4
 """Maximum number of additional programs on the front to evaluate on test and save."""
+
+SECOND_TESTED = f"compare with the second baseline (querywright compare {SECOND} ARTIFACT)"
+"""The remedy if programs use the options and the baseline does not; a search has no second baseline."""
 
 DEFAULT_METRICS = ("decision_useful", "accuracy")
 """Metrics to compare in addition to the objective's metrics."""
@@ -142,7 +155,13 @@ def run_test(search: Search, trials: Sequence[TrialRecord]) -> TestOutcome:
     hints = _passage_warnings(search, trials, [(arms[one.name].technique, one) for one in tested])
     for line in hints:
         search.tell(line)
-    notes = [*unequal_budgets(programs), *(one["standing"] for one in search.judge_facts)]
+    options, second = options_used(programs, search.splits.test, BASELINE)
+    notes = [
+        *unequal_budgets(programs),
+        *unequal_inputs(options, BASELINE, second, SECOND_TESTED),
+        *_unequal_engines(search, {name: arms[name] for name in programs}),
+        *(one["standing"] for one in search.judge_facts),
+    ]
     count = len(search.reader_check)
     notes += [f"additional questions for closed book and oracle evidence: {count}"] if count else []
     remarks = score_notes(programs, tested, search.splits.test, lm=search.lm.model)
@@ -163,6 +182,29 @@ def run_test(search: Search, trials: Sequence[TrialRecord]) -> TestOutcome:
         notes=tuple(notes),
         remarks=(*remarks, *pool_notes(tested, search.splits.test)),
     )
+
+
+def _unequal_engines(search: Search, arms: Mapping[str, ArmConfig]) -> list[str]:
+    """Return a line with the engines of the baseline and of the techniques that the study let search with another.
+
+    Plain retrieval with another engine shows the effect of that engine, and a technique that requires its engine has no
+    choice, so they are left out.
+    """
+    mine = search.engine_shown(arms[BASELINE])
+    chose = {
+        name: search.engine_shown(arm)
+        for name, arm in arms.items()
+        if arm.technique != PLAIN and technique_class(arm.technique).ENGINE is None
+    }
+    other = {name: engine for name, engine in chose.items() if engine != mine}
+    if not other:
+        return []
+    first = next(iter(other.values()))
+    what, remedy = "retriever", f"plain on {first}"
+    if {mine, *other.values()} <= {*ENGINES}:
+        what, remedy = "engine", f"plain@{first} (querywright compare ARTIFACT --baseline plain@{first})"
+    told = ", ".join(f"{name} {engine}" for name, engine in {BASELINE: mine, **other}.items())
+    return [f"UNEQUAL {what.upper()}S: {told}; a gain may come from the {what}; compare with {remedy}"]
 
 
 def _passage_warnings(

@@ -24,6 +24,12 @@ from querywright.programs import TECHNIQUES
 
 SETTINGS = CompileSettings(trials=4, demo_sizes=(1,), threads=2)
 
+OPTIONS = (
+    "hcqr compiled used the options to search, but the baseline did not; compare with the second baseline "
+    "(querywright compare plain:query_with_options=true ARTIFACT)"
+)
+"""The note on a comparison in which only the technique sees the options."""
+
 
 @pytest.fixture(scope="module")
 def compile_in(make_lm):
@@ -95,7 +101,8 @@ def test_the_size_of_the_reader_check_is_shown(compile_in, make_world, make_lm, 
     world = make_world(size=30)
     further, world.splits = world.questions[18:], make_world().splits
     found = compile_in(world, reader_check=further)
-    (note,) = found.notes
+    options, note = found.notes
+    assert options == OPTIONS
     assert note == "additional questions for closed book and oracle evidence: 12"
     assert note in found.to_json()["notes"]
     assert note in repr(found)
@@ -124,7 +131,7 @@ def test_what_is_saved_says_how_it_was_made_and_what_it_answers(
         name: {"n": len(part), "sha256": data_hash(part)}
         for name, part in {**world.splits._asdict(), "reader_check": further}.items()
     }
-    assert manifest.made["notes"] == [], "lines below a table are not notes"
+    assert manifest.made["notes"] == [OPTIONS], "lines below a table are not notes"
     assert [(one.question, one.answer, one.passages[0]) for one in read.golden] == [
         (f"What of number {n}?", f"right {n}", f"decides-{n}")
         for n in (6, 8)  # the others failed

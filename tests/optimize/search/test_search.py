@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from querywright.optimize.search.checks import read_search
 from querywright.optimize.search.core import Search
 from querywright.optimize.search.outcome import run_test
@@ -9,6 +11,13 @@ from querywright.optimize.search.spec import SearchSpec
 from querywright.optimize.search.worker import run_search
 
 TECHNIQUES = {"hcqr": {"search": "named", "knobs": {"top_k": [1, 3]}}, "rag_fusion": {"search": "named"}}
+
+
+def run(retrievers, splits, lm, techniques, **given):
+    """Run a search without a reader and return its results on test."""
+    given = {"name": "mine", "techniques": techniques, "reader": "none", "threads": 2, **given}
+    search = Search(read_search(SearchSpec, given, "the search"), splits, None, lm, retrievers.__getitem__)
+    return run_test(search, run_search(search).finished())
 
 
 def test_techniques_are_searched_in_memory_and_the_front_is_evaluated_on_test(world, make_lm):
@@ -25,3 +34,25 @@ def test_techniques_are_searched_in_memory_and_the_front_is_evaluated_on_test(wo
     assert outcome.recommended == "hcqr compiled"
     assert {one.arm.technique for one in outcome.chosen.front} == {"plain", "hcqr"}  # the cheapest and the best
     assert [one.name for one in outcome.rows] == ["baseline", "hcqr compiled"]
+
+
+NAMED = {"search": "named"}
+
+
+@pytest.mark.parametrize(
+    ("techniques", "note"),
+    [
+        (
+            {"hcqr": NAMED | {"engines": ["hybrid"]}},
+            "UNEQUAL ENGINES: baseline dense, hcqr compiled hybrid; a gain may come from the engine; compare with "
+            "plain@hybrid (querywright compare ARTIFACT --baseline plain@hybrid)",
+        ),
+        ({"plain": NAMED | {"engines": ["hybrid"]}}, ""),
+        ({"hcqr": NAMED}, ""),
+    ],
+)
+def test_a_technique_with_another_engine_than_the_baseline_is_noted(make_world, make_lm, techniques, note):
+    world, other = make_world("rewriting"), make_world("both")
+    outcome = run({"dense": world, "hybrid": other}, world.splits, make_lm(), techniques, trials=4)
+    assert outcome.recommended == outcome.best == f"{next(iter(techniques))} compiled"
+    assert [line for line in outcome.notes if "UNEQUAL" in line] == [*filter(None, [note])]
