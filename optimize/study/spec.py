@@ -76,7 +76,8 @@ class StudySpec(SearchSpec):
 
     Args:
         questions: ``sample``, a file or folder, or ``hf:NAME``.
-        collection: The collection, or the location of a Chroma collection (``FOLDER#NAME``).
+        collection: The collection, or the location of a Chroma collection (``FOLDER#NAME``). Default: the first of
+            ``retrievers``; without them, there is no default.
         where: A metadata filter such as ``{topic: heart}`` (in Chroma's syntax). Default: all passages.
         labels: A file with passage labels, which become evidence. Default: the questions' evidence.
         columns: Names of the questions' columns, if they differ from the defaults.
@@ -129,6 +130,12 @@ class StudySpec(SearchSpec):
     timeout: float | None = Field(default=None, gt=0, le=LONGEST)
     max_tokens: int | None = Field(default=None, ge=1)
     structured: Structured = "auto"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _first_retriever(cls, asked: Any) -> Any:
+        named = asked.get("retrievers")
+        return {"collection": next(iter(named.values())), **asked} if isinstance(named, Mapping) and named else asked
 
     @property
     def limits(self) -> Limits:

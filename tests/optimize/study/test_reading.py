@@ -57,6 +57,15 @@ def test_a_file_is_read_with_off_as_a_word_and_1e_3_as_a_number(tmp_path):
     assert spec.sizes == (6, 6, 6)
 
 
+def test_the_collection_is_the_first_retriever_unless_it_is_named():
+    retrievers = {"small": "cards-128", "large": "cards-512"}
+    named = {key: value for key, value in of(retrievers=retrievers).items() if key != "collection"}
+    assert read_spec(named).collection == "cards-128"
+    assert read_spec(of(retrievers=retrievers)).collection == "c"
+    with pytest.raises(InputError, match="collection: is missing"):
+        read_spec({**named, "retrievers": {}})
+
+
 def test_what_is_written_is_read_again_as_the_same(tmp_path):
     file = tmp_path / "study.yaml"
     file.write_text(GOOD)
