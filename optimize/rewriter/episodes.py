@@ -183,8 +183,8 @@ class _EpisodeAdapter(PromptAdapter):
     def __call__(self, *given: Any, **more: Any) -> list[dict[str, Any]]:
         return list(JSONAdapter.__call__(self, *given, **more))
 
-    def parse(self, signature: Any, completion: str) -> dict[str, Any]:
-        return self._engine.limited(super().parse(signature, completion))
+    def parse(self, signature: Any, completion: str, *, repair: bool = True) -> dict[str, Any]:
+        return self._engine.limited(super().parse(signature, completion, repair=repair))
 
 
 def as_written(values: Mapping[str, Any], schema: Schema | None, settings: EmbeddedSettings | None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from querywright.data.types import Passage
 from querywright.models.adapter import PromptAdapter, show_passages
 from querywright.models.engine import AsyncLMEngine, LMEngine
-from querywright.models.response_parsing import JSON_REQUEST, text_response
+from querywright.models.response_parsing import text_response
 
 
 class Answer(dspy.Signature):
@@ -93,7 +93,7 @@ def test_an_lm_that_decides_by_likelihood_is_not_shown_the_choices():
     assert ask(lm, passages="p", question="q").answer == "tea"
     system = str(lm.engine.inner.requests[0].system)
     assert "tea" not in system
-    assert JSON_REQUEST not in system
+    assert "JSON" not in system
 
 
 def test_a_quoted_name_is_shown_to_a_grammar_s_lm_as_it_can_write_it():

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from functools import partial
 
 import dspy
 import pytest
@@ -17,12 +18,14 @@ from dspy.utils.exceptions import (
 
 from querywright.errors import BudgetError, OutageError, QuerywrightError
 from querywright.models import circuit_breaker
+from querywright.models.adapter import PromptAdapter
 from querywright.models.budget import Budget
 from querywright.models.circuit_breaker import Limits
 from querywright.models.engine import AsyncLMEngine, LMEngine
 from querywright.models.engine_errors import redact
-from querywright.models.response_parsing import JSON_REQUEST, text_response
+from querywright.models.response_parsing import text_response
 from querywright.models.store import Store
+from querywright.models.usage import surrounded
 
 
 class FakeEngine:
@@ -114,35 +117,43 @@ def test_a_draw_is_never_stored_and_a_seeded_sample_is(store):
     assert store.count("lm") == 1
 
 
-ASKED = f"Judge.\n\n{JSON_REQUEST} with these fields:\n- a: a number"
+NUMBER, NUMBERS, CHOICE = "q -> a: float", "q -> a: list[int]", "q -> a: Literal['tea', 'coffee']"
 SCHEMA = {"type": "json_schema", "schema": {"properties": {"note": {}, "a": {}}, "required": ["a"]}}
 
 
 @pytest.mark.parametrize(
-    ("text", "finish", "config", "system", "kept"),
+    ("text", "finish", "config", "signature", "kept"),
     [
         ("yes", "stop", {}, None, True),
         ("yes", "length", {}, None, False),
         ("yes", "tool_call", {}, None, True),
         ("yes", "stop", {"response_format": {"type": "json_object"}}, None, False),
         ('{"a": 1}', "stop", {"response_format": {"type": "json_object"}}, None, True),
-        ("yes", "stop", {}, f"Judge.\n\n{JSON_REQUEST} with these fields:\n- a", False),
-        ('{"a": 1} or {"a": 2}', "stop", {}, f"{JSON_REQUEST} with these fields:", False),
-        ('{"a": 1', "stop", {}, ASKED, True),
-        ('{"a": 1', "length", {}, ASKED, False),
-        ('{"a": 1} and so on', "length", {}, ASKED, True),
-        ('{"a": "x', "stop", {}, ASKED, False),
-        ('{"b": 1}', "stop", {}, ASKED, False),
-        ("{'a': 1}\n(I left {placeholders} out.)", "stop", {}, ASKED, True),
-        ('<think>Perhaps {"a": 2} or {b, c}.</think>{"a": 1}', "stop", {}, ASKED, True),
-        ('<think>Perhaps {"a": 2}.', "stop", {}, ASKED, False),
-        ('{"note": 1, "a": 1,}', "stop", {"response_format": SCHEMA}, ASKED, True),
-        ('{"note": 1}', "stop", {"response_format": SCHEMA}, ASKED, False),
+        ("yes", "stop", {}, NUMBER, False),
+        ('{"a": 1} or {"a": 2}', "stop", {}, NUMBER, False),
+        ('{"a": 1', "stop", {}, NUMBER, True),
+        ('{"a": 1', "length", {}, NUMBER, False),
+        ('{"a": 1} and so on', "length", {}, NUMBER, True),
+        ('{"a": "x', "stop", {}, NUMBER, False),
+        ('{"b": 1}', "stop", {}, NUMBER, False),
+        ("{'a': 1}\n(I left {placeholders} out.)", "stop", {}, NUMBER, True),
+        ('<think>Perhaps {"a": 2} or {b, c}.</think>{"a": 1}', "stop", {}, NUMBER, True),
+        ('<think>Perhaps {"a": 2}.', "stop", {}, NUMBER, False),
+        ('{"note": 1, "a": 1,}', "stop", {"response_format": SCHEMA}, NUMBER, True),
+        ('{"note": 1}', "stop", {"response_format": SCHEMA}, NUMBER, False),
+        ('{"note": 1, "a": 1,}', "stop", {"response_format": SCHEMA}, None, True),
+        ('{"note": 1}', "stop", {"response_format": SCHEMA}, None, False),
+        ('{"a": ["the first"]}', "stop", {"response_format": SCHEMA}, NUMBERS, False),
+        ('{"a": [1, "2"]}', "stop", {"response_format": SCHEMA}, NUMBERS, True),
+        ('{"a": "water"}', "stop", {}, CHOICE, False),
+        ('{"a": "Tea."}', "stop", {}, CHOICE, True),
     ],
 )
-def test_answers_that_can_be_read_are_kept(store, text, finish, config, system, kept):
+def test_answers_that_can_be_read_are_kept(store, text, finish, config, signature, kept):
     engine = guard(text, store=store, finish=finish, limits=Limits(max_attempts=1))
-    engine.complete(request(system=system, **config))
+    parse = None if signature is None else partial(PromptAdapter().parse, dspy.Signature(signature))
+    with surrounded(parse=parse):
+        engine.complete(request(**config))
     assert store.count("lm") == int(kept)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import runpy
@@ -143,6 +144,23 @@ def test_an_answer_that_is_only_thinking_is_asked_for_once_more_and_then_unreada
     total = cost_of(lm)
     assert (server.count, total.calls, total.retries, total.repairs, total.unreadable) == (2, 2, 0, 1, 1)
     assert open_store().count("lm") == 0
+
+
+@pytest.mark.parametrize("call", ["__call__", "acall"])
+def test_an_answer_of_the_wrong_type_is_asked_for_again_in_the_next_run_and_a_read_one_is_not(remote, call):
+    wrong, good = '{"chosen": ["the first passage"]}', '{"chosen": [1]}'
+    _, server = remote(wrong, wrong, good)
+    runs = []
+    for _ in range(3):
+        lm, _ = remote(api_base=server.url, store=open_store())
+        with dspy.context(lm=lm, adapter=PromptAdapter()):
+            try:
+                made = getattr(dspy.Predict("question -> chosen: list[int]"), call)(question="Which?")
+                made = (asyncio.run(made) if call == "acall" else made).chosen
+            except AdapterParseError:
+                made = None
+        runs.append((made, cost_of(lm).calls, cost_of(lm).saved))
+    assert runs == [(None, 2, 0), ([1], 1, 0), ([1], 0, 1)]
 
 
 @pytest.mark.parametrize(

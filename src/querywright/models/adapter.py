@@ -12,7 +12,7 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args, get_origin
 from weakref import WeakKeyDictionary
 
@@ -23,8 +23,8 @@ from dspy.utils.exceptions import AdapterParseError
 
 from querywright.answer_text import find_choice
 from querywright.data.types import Passage
-from querywright.models.response_parsing import JSON_REQUEST, apostrophes, read_object, strip_thinking
-from querywright.models.usage import Cost, UnreadableAnswer
+from querywright.models.response_parsing import apostrophes, read_object, strip_thinking
+from querywright.models.usage import Cost, UnreadableAnswer, surrounded
 
 if TYPE_CHECKING:
     from querywright.models.engine import LMEngine
@@ -65,24 +65,26 @@ class PromptAdapter(JSONAdapter):
     ) -> list[dict[str, Any]]:
         """Call the LM, and return one mapping of output fields per completion."""
         first = self._variant(lm)
-        try:
-            return list(JSONAdapter.__call__(first, lm, dict(lm_kwargs), signature, demos, inputs))
-        except AdapterParseError as error:
-            again = first._repairing(lm, signature, error)
-        with _last_try(lm, signature):
-            return list(JSONAdapter.__call__(again, lm, dict(lm_kwargs), signature, demos, inputs))
+        with surrounded(parse=partial(self.parse, signature)):
+            try:
+                return list(JSONAdapter.__call__(first, lm, dict(lm_kwargs), signature, demos, inputs))
+            except AdapterParseError as error:
+                again = first._repairing(lm, signature, error)
+            with _last_try(lm, signature):
+                return list(JSONAdapter.__call__(again, lm, dict(lm_kwargs), signature, demos, inputs))
 
     async def acall(
         self, lm: Any, lm_kwargs: dict[str, Any], signature: Any, demos: list[dict[str, Any]], inputs: dict[str, Any]
     ) -> list[dict[str, Any]]:
         """Call the LM asynchronously, and return one mapping of output fields per completion."""
         first = self._variant(lm)
-        try:
-            return list(await JSONAdapter.acall(first, lm, dict(lm_kwargs), signature, demos, inputs))
-        except AdapterParseError as error:
-            again = first._repairing(lm, signature, error)
-        with _last_try(lm, signature):
-            return list(await JSONAdapter.acall(again, lm, dict(lm_kwargs), signature, demos, inputs))
+        with surrounded(parse=partial(self.parse, signature)):
+            try:
+                return list(await JSONAdapter.acall(first, lm, dict(lm_kwargs), signature, demos, inputs))
+            except AdapterParseError as error:
+                again = first._repairing(lm, signature, error)
+            with _last_try(lm, signature):
+                return list(await JSONAdapter.acall(again, lm, dict(lm_kwargs), signature, demos, inputs))
 
     def _prepare_response_format(self, lm: Any, lm_kwargs: dict[str, Any], signature: Any) -> None:
         """Request the fields with a schema, which includes maximum lengths for an LM constrained by a grammar."""
@@ -99,7 +101,7 @@ class PromptAdapter(JSONAdapter):
 
     def format_system_message(self, signature: Any) -> str:
         """Return the instructions and one line per output field."""
-        opening = "Fields of the answer:" if self.grammar else f"{JSON_REQUEST} with these fields:"
+        opening = "Fields of the answer:" if self.grammar else "Answer with one JSON object with these fields:"
         fields = [self._field_line(name, field) for name, field in signature.output_fields.items()]
         return "\n".join([textwrap.dedent(signature.instructions).strip(), "", opening, *fields])
 
@@ -123,8 +125,13 @@ class PromptAdapter(JSONAdapter):
         values = {name: self._shown(outputs[name]) for name in signature.output_fields if name in outputs}
         return json.dumps(values, ensure_ascii=False, default=str)
 
-    def parse(self, signature: Any, completion: str) -> dict[str, Any]:
+    def parse(self, signature: Any, completion: str, *, repair: bool = True) -> dict[str, Any]:
         """Return the output fields in an answer.
+
+        Args:
+            signature: The signature.
+            completion: The answer.
+            repair: Whether JSON that is not valid may be repaired. Default True.
 
         Raises:
             AdapterParseError: The answer has no JSON object with the fields, or has several; a value has the wrong
@@ -134,7 +141,7 @@ class PromptAdapter(JSONAdapter):
         given: dict[str, Any] = {}
         answer = strip_thinking(_valid(completion)).strip()
         try:
-            return _parsed(signature, answer, given)
+            return _parsed(signature, answer, given, repair=repair)
         except RecursionError:
             problem = "The answer is nested too deep."
         except ValueError as error:
@@ -281,10 +288,10 @@ def _valid(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _parsed(signature: Any, completion: str, given: dict[str, Any]) -> dict[str, Any]:
+def _parsed(signature: Any, completion: str, given: dict[str, Any], *, repair: bool) -> dict[str, Any]:
     """Return the output fields in an answer, and put the unconverted values in ``given``."""
     names = list(signature.output_fields)
-    found, is_whole = read_object(completion, names)
+    found, is_whole = read_object(completion, names, repair=repair)
     kept = {name: found[name] for name in names if name in found}
     given |= json.loads(_valid(json.dumps(kept, ensure_ascii=False)))
     if not is_whole:

@@ -16,7 +16,7 @@ from querywright.models.engine_errors import LMStoreError
 from querywright.models.recording import KIND, digests_of
 from querywright.models.response_parsing import text_response, worth_keeping
 from querywright.models.store import SingleFlight, Store
-from querywright.models.usage import Cost, Layer, Ledger, metered
+from querywright.models.usage import Cost, Layer, Ledger, call_context, metered
 
 MOST_ANSWERS = 4096
 """Maximum number of answers that a process keeps in memory.
@@ -106,7 +106,7 @@ class CacheLayer:
         return response
 
     def _is_kept(self, request: Request, response: Response) -> bool:
-        return self._deterministic or worth_keeping(request, response)
+        return self._deterministic or worth_keeping(request, response, call_context().parse)
 
 
 def _record(request: Request, response: Response, seconds: float) -> dict[str, Any]:

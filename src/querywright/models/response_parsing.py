@@ -1,22 +1,21 @@
 """Parse an LM's answer: remove its thinking, find its JSON object, and decide whether to keep it.
 
-The adapter and the cache use the same functions, so every answer that the adapter can parse is cached.
+The cache parses an answer as the adapter does, so an answer is cached only if the adapter can parse it.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import json_repair
 from dspy import lm15
 from dspy.lm15 import Request, Response
-
-JSON_REQUEST = "Answer with one JSON object"
-"""Phrase in prompts that request JSON. It identifies such a request if there is no response format."""
+from dspy.utils.exceptions import AdapterParseError
 
 
 def text_response(
@@ -245,30 +244,33 @@ def ended(text: str, limit: int) -> str:
     return text.strip()
 
 
-def worth_keeping(request: Request, response: Response) -> bool:
+def worth_keeping(request: Request, response: Response, parse: Callable[..., object] | None) -> bool:
     """Return whether an answer can be parsed, so that the cache may keep it.
 
     An answer cut off by the token limit is kept only if its object is complete.
+
+    Args:
+        request: The request.
+        response: The answer.
+        parse: `PromptAdapter.parse` for the requested signature. If None, the answer must have the fields in the
+            request's schema, if there is one.
     """
     text, is_cut = response.text or "", response.finish_reason == "length"
     if not text.strip() or response.finish_reason not in {"stop", "tool_call", "length"}:
         return False
-    fields = _fields_asked_for(request)
-    if fields is None:
+    if parse is None and request.config.response_format is None:
         return not is_cut
     try:
-        found, is_whole = read_object(strip_thinking(text), fields, repair=not is_cut)
-    except (ValueError, RecursionError):
+        (parse or partial(_parse_json, request))(text, repair=not is_cut)
+    except (AdapterParseError, ValueError, RecursionError):
         return False
-    return is_whole and fields <= found.keys()
+    return True
 
 
-def _fields_asked_for(request: Request) -> set[str] | None:
-    """Return the requested fields' names, if the request lists them; None if the answer does not have to be JSON."""
-    schema: Any = (request.config.response_format or {}).get("schema")
-    if schema:
-        return set(schema.get("required", schema.get("properties", ())))
-    _, asked, fields = system_text(request).rpartition(JSON_REQUEST)
-    if not asked:
-        return None if request.config.response_format is None else set()
-    return set(re.findall(r"^- (\w+)", fields, re.MULTILINE))
+def _parse_json(request: Request, text: str, *, repair: bool) -> None:
+    """Raise ``ValueError`` if an answer does not have the fields that the request's schema requires."""
+    schema: Any = (request.config.response_format or {}).get("schema") or {}
+    fields = set(schema.get("required", schema.get("properties", ())))
+    found, is_whole = read_object(strip_thinking(text), fields, repair=repair)
+    if not is_whole or fields - found.keys():
+        raise ValueError("The answer lacks fields.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
@@ -37,6 +37,7 @@ class CallContext:
         ear: Receives answers as they are generated; None if there is no listener.
         place: Position among parallel steps.
         transcript: Collects prompts and answers; None to collect nothing.
+        parse: Parses an answer as the adapter that requests it does; None if no ``PromptAdapter`` requests it.
     """
 
     deadline: float = math.inf
@@ -44,6 +45,7 @@ class CallContext:
     ear: Ear | None = None
     place: tuple[int, ...] = ()
     transcript: list[Entry] | None = None
+    parse: Callable[..., object] | None = None
 
 
 _context = ContextVar("querywright_call", default=CallContext())  # noqa: B039 - frozen
