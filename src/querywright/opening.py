@@ -35,9 +35,9 @@ from querywright.programs import RAG, READERS, make_program, make_reader
 from querywright.programs.ensemble import without_reader
 from querywright.programs.readers import reader_for
 from querywright.retrieval import rerank
-from querywright.retrieval.checks import tell_rebuilt, tell_searched
+from querywright.retrieval.checks import tell_all_searched, tell_rebuilt
 from querywright.retrieval.collection import collection_folder, read_manifest
-from querywright.retrieval.edits import follow_labels, former_passages
+from querywright.retrieval.edits import follow_labels, former_passages, spread_labels
 from querywright.retrieval.engines import check_engine
 from querywright.retrieval.rerank import CrossEncoderReranker, Reranker
 from querywright.workspace import Tell, Workspace
@@ -364,7 +364,12 @@ def open_experiment(
     former = former_passages(searched, labels=(reading or {}).get("labels"))
     rest: list[str] = []
     told = experiment.hints.append
-    experiment.questions = follow_labels(asked, lambda: searched.passages(), former, told, rest.append)
+    asked = follow_labels(asked, lambda: searched.passages(), former, told, rest.append)
+    several = [one for one in experiment.searched if callable(getattr(one, "passages", None))]
+    for other in several[1:] if several[:1] == [searched] else ():
+        if not all(id in other for question in asked for id in question.evidence):
+            asked = spread_labels(asked, {one.id: one for one in searched.passages()}, other.passages())
+    experiment.questions = asked
     experiment.hints += _hints(experiment, former)
     for line in experiment.hints:
         tell(line)
@@ -376,7 +381,9 @@ def _hints(experiment: Experiment, former: Mapping[str, Passage]) -> list[str]:
     """Return warnings about the questions, the collection and the rewriters."""
     found: list[str] = []
     tell_rebuilt(experiment.searched, found.append)
-    tell_searched(experiment.questions, experiment.retriever, former, found.append)
+    own = {name: program.technique.retriever for name, program in experiment.programs.items()}
+    retrievers = experiment.retrievers | {name: one for name, one in own.items() if one is not None}
+    tell_all_searched(experiment.questions, retrievers, former, found.append)
     techniques: dict[Any, list[str]] = {}
     for program in experiment.programs.values():
         techniques.setdefault(program.technique.writer_lm, []).append(program.technique.NAME)

@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from html import escape
@@ -49,7 +49,7 @@ from querywright.optimize.study.storage import open_storage
 from querywright.programs import RAG, Technique, register_technique, technique_class
 from querywright.programs.readers import reader_for
 from querywright.progress import shown
-from querywright.retrieval.checks import check_passes, tell_passages, tell_rebuilt, tell_searched
+from querywright.retrieval.checks import about, check_passes, tell_all_searched, tell_passages, tell_rebuilt
 from querywright.retrieval.edits import follow_labels, former_passages, spread_labels, within
 from querywright.retrieval.engines import ENGINES, passages_in, passing_in
 from querywright.technique_names import technique_named
@@ -190,13 +190,6 @@ def _lists_passages(searched: Any) -> bool:
     return isinstance(searched, str) or callable(getattr(searched, "passages", None))
 
 
-def _about(name: str, others: Collection[str], tell: Tell) -> Tell:
-    """Return a function that names the retriever in a warning if there are several."""
-    if len(others) < 2:
-        return tell
-    return lambda line: tell(f"warning: retriever {name!r}: {line.removeprefix('warning: ')}")
-
-
 def _former(spec: StudySpec, objects: StudyObjects, home: Path | None) -> dict[str, Passage]:
     labels = spec.labels if objects.labels is None else objects.labels
     return former_passages(_searched(spec, objects), home, labels=labels)
@@ -222,7 +215,7 @@ def check_study(
     for name, collection in collections.items():
         held = passages_in(collection, home)
         passed = check_passes(spec.where, partial(passing_in, collection, home=home), held.values)
-        told = _about(name, collections, hints.append)
+        told = about(name, len(collections), hints.append)
         tell_passages([within(one, held) for one in asked], held.values(), spec.where, passed, told, former)
     return data.with_hints(hints, tell)
 
@@ -287,13 +280,7 @@ def open_search(
         tell_rebuilt(retrievers.values(), hints.append)
         former = _former(spec, objects, None if home is None else Path(home))
         asked = [one for part in data.splits for one in part]
-        seen: list[Collection[str]] = []
-        for name in retrievers:
-            one, told = open_retriever(name), _about(name, retrievers, hints.append)
-            held = {passage.id for passage in one.passages()} if _lists_passages(one) else set[str]()
-            if held not in seen or not held:
-                tell_searched([within(question, held) for question in asked], one, former, told)
-            seen.append(held)
+        tell_all_searched(asked, {name: open_retriever(name) for name in retrievers}, former, hints.append)
         data = data.with_hints(hints, tell)
     kinds = {name: technique_class(name) for name in spec.techniques}
     writers: dict[str, dspy.LM | None] = {}

@@ -14,7 +14,7 @@ import pytest
 import querywright as qw
 from querywright.data import Label, Passage, Question, read_documents
 from querywright.data.labels import PassageLabel, with_labels
-from querywright.programs import TECHNIQUES
+from querywright.programs import TECHNIQUES, make_program
 from querywright.retrieval.bm25 import BM25Retriever
 from querywright.retrieval.checks import tell_passages
 from querywright.retrieval.edits import follow_labels, follow_rows, former_passages, sample_passages, share_changed
@@ -502,7 +502,7 @@ def test_a_label_file_follows_edits_in_a_workspace_that_never_had_the_former_pas
     assert len(again) == 3, "the passage found for the question about the deleted passage is added"
 
 
-def test_labels_of_one_collection_apply_to_another_with_longer_passages_in_a_study(tmp_path):
+def test_labels_of_one_collection_apply_to_another_with_longer_passages(tmp_path):
     docs, home = tmp_path / "docs", tmp_path / "home"
     docs.mkdir()
     (docs / "a.md").write_text(MD)
@@ -529,6 +529,12 @@ def test_labels_of_one_collection_apply_to_another_with_longer_passages_in_a_stu
             ("large", 1),
         }
         assert not any("not in the collection" in line or "no longer exist" in line for line in told)
+    programs = {name: make_program("plain", one, reader=None) for name, one in (("small", small), ("large", large))}
+    told = []
+    found = qw.compare(programs, splits["test"], reader=None, metrics=["recall@20"], home=home, tell=told.append)
+    assert [one.average("recall@20") for one in found.arms] == [1.0, 1.0]
+    assert told == list(found.hints)
+    assert not any("collection" in line for line in told)
     (docs / "b.rst").write_text(RST.partition("Sinks")[0])
     less = qw.ChromaRetriever.build("less", read_documents(docs, chunk_size=300, chunk_overlap=0).passages, home=home)
     told = []

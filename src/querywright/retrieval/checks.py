@@ -14,6 +14,7 @@ from querywright.data.reading import check_evidence, check_labels
 from querywright.data.types import Label, Passage, Question
 from querywright.errors import InputError, unknown
 from querywright.retrieval.callable import ID_KEYS, MADE_ID, CallableRetriever
+from querywright.retrieval.edits import within
 from querywright.retrieval.fusion import reading
 from querywright.retrieval.replay import searched_by
 
@@ -153,6 +154,37 @@ def tell_searched(questions: Sequence[Question], retriever: Any, former: Mapping
     else:
         _tell_unhelpful(questions, tell)
         _tell_ids(labeled, searched_by(retriever), tell)  # uncached, because ids may change
+
+
+def tell_all_searched(
+    questions: Sequence[Question], retrievers: Mapping[str, Any], former: Mapping[str, Passage], tell: Tell
+) -> None:
+    """Warn if retrievers cannot find the questions' labeled passages; each collection is checked only once.
+
+    Args:
+        questions: The questions. A label's passages in different collections are alternatives (see ``spread_labels``).
+        retrievers: The retrievers by name. If there are several collections, warnings name the retriever.
+        former: The former passages by id, as in ``tell_passages``.
+        tell: A function that is called with each warning.
+
+    Raises:
+        InputError: No passage matches a retriever's filter.
+        DataError: The labels were made for a different collection.
+    """
+    found: list[tuple[str, Any, set[str]]] = []
+    for name, one in retrievers.items():
+        held = {passage.id for passage in one.passages()} if callable(getattr(one, "passages", None)) else set[str]()
+        if not found or (held and all(held != seen for _, _, seen in found)):
+            found.append((name, one, held))
+    for name, one, held in found:
+        tell_searched([within(question, held) for question in questions], one, former, about(name, len(found), tell))
+
+
+def about(name: str, count: int, tell: Tell) -> Tell:
+    """Return a function that names the retriever in a warning if ``count`` collections are searched."""
+    if count < 2:
+        return tell
+    return lambda line: tell(f"warning: retriever {name!r}: {line.removeprefix('warning: ')}")
 
 
 def tell_passages(
