@@ -37,8 +37,8 @@ from querywright.programs.readers import reader_for
 from querywright.retrieval import rerank
 from querywright.retrieval.checks import tell_all_searched, tell_rebuilt
 from querywright.retrieval.collection import collection_folder, read_manifest
-from querywright.retrieval.edits import follow_labels, former_passages, spread_labels
-from querywright.retrieval.engines import check_engine
+from querywright.retrieval.edits import follow_labels, former_passages, labeled_first, spread_labels
+from querywright.retrieval.engines import check_engine, passages_in
 from querywright.retrieval.rerank import CrossEncoderReranker, Reranker
 from querywright.workspace import Tell, Workspace
 
@@ -360,15 +360,18 @@ def open_experiment(
         program = experiment.open(name, arm)
         experiment.programs[name] = without_reader(program) if silent else program
     notes += _shallow(metrics, experiment.programs)
-    searched = experiment.retriever
-    former = former_passages(searched, labels=(reading or {}).get("labels"))
+    several = [one for one in experiment.searched if callable(getattr(one, "passages", None))]
+    former: dict[str, Passage] = {}
+    for one in several:
+        former |= former_passages(one, labels=(reading or {}).get("labels"))
     rest: list[str] = []
     told = experiment.hints.append
-    asked = follow_labels(asked, lambda: searched.passages(), former, told, rest.append)
-    several = [one for one in experiment.searched if callable(getattr(one, "passages", None))]
-    for other in several[1:] if several[:1] == [searched] else ():
-        if not all(id in other for question in asked for id in question.evidence):
-            asked = spread_labels(asked, {one.id: one for one in searched.passages()}, other.passages())
+    labeled = {id for question in asked for id in question.evidence}
+    if several and labeled and (len(several) > 1 or labeled & former.keys()):
+        first, *others = labeled_first(asked, [passages_in(one) for one in several])
+        asked = follow_labels(asked, first.values, former, told, rest.append)
+        for other in others:
+            asked = spread_labels(asked, first, other)
     experiment.questions = asked
     experiment.hints += _hints(experiment, former)
     for line in experiment.hints:

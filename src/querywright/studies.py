@@ -50,7 +50,7 @@ from querywright.programs import RAG, Technique, register_technique, technique_c
 from querywright.programs.readers import reader_for
 from querywright.progress import shown
 from querywright.retrieval.checks import about, check_passes, tell_all_searched, tell_passages, tell_rebuilt
-from querywright.retrieval.edits import follow_labels, former_passages, spread_labels, within
+from querywright.retrieval.edits import follow_labels, former_passages, labeled_first, spread_labels, within
 from querywright.retrieval.engines import ENGINES, passages_in, passing_in
 from querywright.technique_names import technique_named
 from querywright.workspace import Tell, Workspace
@@ -160,12 +160,15 @@ def read_data(
         labels=spec.labels if objects.labels is None else objects.labels, multiple_choice=" and ".join(needing),
         slices=columns, **(whole if parts is None else {}),
     )  # fmt: skip
-    searched, place = _searched(spec, objects), None if home is None else Path(home)
+    place = None if home is None else Path(home)
     hints, rest, former = list[str](), list[str](), _former(spec, objects, place)
-    asked = follow_labels(asked, lambda: passages_in(searched, place).values(), former, hints.append, rest.append)
     several = [one for one in _collections(spec, objects).values() if _lists_passages(one)]
-    for other in several[1:] if _lists_passages(searched) else ():
-        asked = spread_labels(asked, passages_in(searched, place), passages_in(other, place).values())
+    named = {id for question in asked for id in question.evidence}
+    if several and named and (len(several) > 1 or named & former.keys()):
+        first, *others = labeled_first(asked, [passages_in(one, place) for one in several])
+        asked = follow_labels(asked, first.values, former, hints.append, rest.append)
+        for other in others:
+            asked = spread_labels(asked, first, other)
     splits, reader = split_parts(asked, parts, spec.seed, spec.sizes), reader_for(asked, spec.reader)
     check_objectives(spec.objectives, splits, reader)
     check_known(spec.slices, RIGHT, has_closed_book=reader is not None)
@@ -178,12 +181,8 @@ def read_data(
 
 
 def _collections(spec: StudySpec, objects: StudyObjects) -> Mapping[str, Any]:
-    """Return the retrievers or collections by name; the labels name the passages of the first."""
+    """Return the retrievers or collections by name."""
     return objects.retrievers or spec.retrievers or {"": spec.collection}
-
-
-def _searched(spec: StudySpec, objects: StudyObjects) -> Any:
-    return next(iter(_collections(spec, objects).values()))
 
 
 def _lists_passages(searched: Any) -> bool:
@@ -192,7 +191,10 @@ def _lists_passages(searched: Any) -> bool:
 
 def _former(spec: StudySpec, objects: StudyObjects, home: Path | None) -> dict[str, Passage]:
     labels = spec.labels if objects.labels is None else objects.labels
-    return former_passages(_searched(spec, objects), home, labels=labels)
+    found: dict[str, Passage] = {}
+    for one in _collections(spec, objects).values():
+        found |= former_passages(one, home, labels=labels)
+    return found
 
 
 def check_study(

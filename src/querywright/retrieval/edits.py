@@ -137,8 +137,25 @@ def follow_labels(
     ]
 
 
+def labeled_first(
+    questions: Sequence[Question], collections: Iterable[Mapping[str, Passage]]
+) -> list[Mapping[str, Passage]]:
+    """Return distinct collections, the one with the most labeled passages first.
+
+    Args:
+        questions: The questions, labeled or not.
+        collections: The passages of each collection by id.
+    """
+    named = {id for question in questions for id in question.evidence}
+    found: list[Mapping[str, Passage]] = []
+    for one in collections:
+        if all(one.keys() != other.keys() for other in found):
+            found.append(one)
+    return sorted(found, key=lambda one: -len(named & one.keys()))
+
+
 def spread_labels(
-    questions: Sequence[Question], labeled: Mapping[str, Passage], passages: Iterable[Passage]
+    questions: Sequence[Question], labeled: Mapping[str, Passage], held: Mapping[str, Passage]
 ) -> list[Question]:
     """Return the questions with labels that also name the passages of another collection.
 
@@ -148,9 +165,8 @@ def spread_labels(
     Args:
         questions: The questions, labeled or not.
         labeled: The passages of the labeled collection, by id.
-        passages: The passages of the other collection.
+        held: The passages of the other collection, by id.
     """
-    held = {passage.id: passage for passage in passages}
     named = {id for question in questions for id in question.evidence}
     found = _matches({id: labeled[id] for id in named & labeled.keys() - held.keys()}, held.values())
     return [_spread(question, found) for question in questions]
