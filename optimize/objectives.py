@@ -20,9 +20,8 @@ from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation
 from querywright.optimize.judge_files import SavedJudge
 from querywright.programs import READERS
-from querywright.retrieval.checks import helpful
+from querywright.retrieval.checks import TO_LABEL, helpful
 
-TO_LABEL = "querywright judge label --judge none lists passages to label"
 _LACKING = {
     "answer": "questions with an answer, but no dev question has one",
     "evidence": f"labeled evidence, but no dev question has any ({TO_LABEL})",

@@ -41,7 +41,7 @@ from querywright.optimize.search.core import further_questions
 from querywright.optimize.slices import check_known, columns_of
 from querywright.progress import shown
 from querywright.retrieval.checks import helpful
-from querywright.retrieval.edits import follow_rows, former_passages
+from querywright.retrieval.edits import follow_rows, former_passages, labeled_passages
 from querywright.technique_names import technique_named
 from querywright.workspace import Tell, Workspace
 
@@ -264,7 +264,7 @@ def label(
         earlier = [] if labels is None else read_labels(labels)
         searched = experiment.retriever
         if callable(getattr(searched, "passages", None)):
-            former = former_passages(searched, labels=labels)
+            former = labeled_passages(labels) | former_passages(searched)
             earlier = follow_rows(earlier, searched.passages(), former, tell or warn_caller)
             for question in experiment.questions:
                 pooled = {one.id for one in pool[question.id]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -35,9 +36,9 @@ from querywright.programs import RAG, READERS, make_program, make_reader
 from querywright.programs.ensemble import without_reader
 from querywright.programs.readers import reader_for
 from querywright.retrieval import rerank
-from querywright.retrieval.checks import tell_all_searched, tell_rebuilt
+from querywright.retrieval.checks import TO_LABEL, tell_all_searched, tell_rebuilt
 from querywright.retrieval.collection import collection_folder, read_manifest
-from querywright.retrieval.edits import follow_labels, former_passages, labeled_first, spread_labels
+from querywright.retrieval.edits import former_passages, labeled_passages, settle_labels
 from querywright.retrieval.engines import check_engine, passages_in
 from querywright.retrieval.rerank import CrossEncoderReranker, Reranker
 from querywright.workspace import Tell, Workspace
@@ -360,19 +361,13 @@ def open_experiment(
         program = experiment.open(name, arm)
         experiment.programs[name] = without_reader(program) if silent else program
     notes += _shallow(metrics, experiment.programs)
-    several = [one for one in experiment.searched if callable(getattr(one, "passages", None))]
-    former: dict[str, Passage] = {}
+    several = [one for one in dict.fromkeys(experiment.searched) if callable(getattr(one, "passages", None))]
+    former = labeled_passages((reading or {}).get("labels"))
     for one in several:
-        former |= former_passages(one, labels=(reading or {}).get("labels"))
+        former |= former_passages(one)
     rest: list[str] = []
-    told = experiment.hints.append
-    labeled = {id for question in asked for id in question.evidence}
-    if several and labeled and (len(several) > 1 or labeled & former.keys()):
-        first, *others = labeled_first(asked, [passages_in(one) for one in several])
-        asked = follow_labels(asked, first.values, former, told, rest.append)
-        for other in others:
-            asked = spread_labels(asked, first, other)
-    experiment.questions = asked
+    opened = [partial(passages_in, one) for one in several]
+    experiment.questions = settle_labels(asked, opened, former, experiment.hints.append, rest.append)
     experiment.hints += _hints(experiment, former)
     for line in experiment.hints:
         tell(line)
@@ -484,8 +479,8 @@ def _scorable(
         wanting = "; ".join(f"{name} needs {lacking}" for name, lacking in lacks.items())
         raise InputError(
             f"no metric can be scored: {wanting or 'without a reader or a judge, metrics need labeled evidence'}; use "
-            "questions with correct answers (and a reader), pass a file of labels with labels= (querywright judge "
-            "label --judge none lists passages to label), or choose a judge with judge_lm="
+            f"questions with correct answers (and a reader), pass a file of labels with labels= ({TO_LABEL}), or "
+            "choose a judge with judge_lm="
         )
     return metrics, lacks
 

@@ -50,7 +50,7 @@ from querywright.programs import RAG, Technique, register_technique, technique_c
 from querywright.programs.readers import reader_for
 from querywright.progress import shown
 from querywright.retrieval.checks import about, check_passes, tell_all_searched, tell_passages, tell_rebuilt
-from querywright.retrieval.edits import follow_labels, former_passages, labeled_first, spread_labels, within
+from querywright.retrieval.edits import former_passages, labeled_passages, settle_labels, within
 from querywright.retrieval.engines import ENGINES, passages_in, passing_in
 from querywright.technique_names import technique_named
 from querywright.workspace import Tell, Workspace
@@ -162,13 +162,8 @@ def read_data(
     )  # fmt: skip
     place = None if home is None else Path(home)
     hints, rest, former = list[str](), list[str](), _former(spec, objects, place)
-    several = [one for one in _collections(spec, objects).values() if _lists_passages(one)]
-    named = {id for question in asked for id in question.evidence}
-    if several and named and (len(several) > 1 or named & former.keys()):
-        first, *others = labeled_first(asked, [passages_in(one, place) for one in several])
-        asked = follow_labels(asked, first.values, former, hints.append, rest.append)
-        for other in others:
-            asked = spread_labels(asked, first, other)
+    opened = [partial(passages_in, one, place) for one in _collections(spec, objects).values() if _lists_passages(one)]
+    asked = settle_labels(asked, opened, former, hints.append, rest.append)
     splits, reader = split_parts(asked, parts, spec.seed, spec.sizes), reader_for(asked, spec.reader)
     check_objectives(spec.objectives, splits, reader)
     check_known(spec.slices, RIGHT, has_closed_book=reader is not None)
@@ -190,10 +185,9 @@ def _lists_passages(searched: Any) -> bool:
 
 
 def _former(spec: StudySpec, objects: StudyObjects, home: Path | None) -> dict[str, Passage]:
-    labels = spec.labels if objects.labels is None else objects.labels
-    found: dict[str, Passage] = {}
+    found = labeled_passages(spec.labels if objects.labels is None else objects.labels)
     for one in _collections(spec, objects).values():
-        found |= former_passages(one, home, labels=labels)
+        found |= former_passages(one, home)
     return found
 
 

@@ -22,6 +22,8 @@ Tell = Callable[[str], object]
 Passing = Callable[[Mapping[str, Any]], Collection[str]]
 """A function that returns the ids of the passages that match a filter."""
 
+TO_LABEL = "querywright judge label --judge none lists passages to label"
+"""A remedy for missing labels."""
 BEGINNING = 60
 """Number of characters of a former passage to show in a message."""
 EXAMPLES = 3
@@ -232,8 +234,8 @@ def _tell_unhelpful(questions: Sequence[Question], tell: Tell) -> None:
     if none:
         tell(
             f"warning: for {none} of {len(questions)} questions, no passage is labeled as helpful (ENTAILED or "
-            "USEFUL), so no search scores above 0 on these questions; label helpful passages (querywright judge label "
-            "--judge none lists passages to label), or use the metric abstention_recall"
+            f"USEFUL), so no search scores above 0 on these questions; label helpful passages ({TO_LABEL}), or use the "
+            "metric abstention_recall"
         )
 
 

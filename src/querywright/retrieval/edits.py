@@ -54,28 +54,27 @@ def remember_former(folder: Path, before: Mapping[str, Passage], now: Mapping[st
         write_file(folder / FORMER, (passage_line(kept[id]) for id in sorted(kept)))
 
 
-def former_passages(searched: object, home: Path | None = None, *, labels: Source | None = None) -> dict[str, Passage]:
-    """Return the former passages of a collection, keyed by id, and the passages in a label file.
+def former_passages(searched: object, home: Path | None = None) -> dict[str, Passage]:
+    """Return the former passages of a collection, keyed by id; empty if there are none or it is not in a workspace.
 
     Args:
-        searched: A collection's name, or an open retriever. If the retriever cannot list its passages, nothing is
-            returned. A collection that is not in a workspace has no former passages.
+        searched: A collection's name, or an open retriever.
         home: The workspace of a collection given by name. Default: ``querywright.home.home()``.
-        labels: A label file or its rows, which may name passages of an earlier version of the collection, even in a
-            different workspace. Default none.
     """
-    if not isinstance(searched, str) and not callable(getattr(searched, "passages", None)):
-        return {}
-    rows = [] if labels is None else [one for one in read_labels(labels) if one.text.strip()]
-    return {one.passage_id: Passage(one.passage_id, one.text, one.title) for one in rows} | _remembered(searched, home)
-
-
-def _remembered(searched: object, home: Path | None) -> dict[str, Passage]:
     if isinstance(searched, str):
         folder = None if is_address(searched) else collection_folder(searched, home)
     else:
         folder = getattr(searched, "folder", None)
     return _read(folder) if isinstance(folder, Path) else {}
+
+
+def labeled_passages(labels: Source | None) -> dict[str, Passage]:
+    """Return the passages in a label file or its rows, keyed by id; empty if it is None.
+
+    The passages may be from an earlier version of the collection, even in a different workspace.
+    """
+    rows = [] if labels is None else [one for one in read_labels(labels) if one.text.strip()]
+    return {one.passage_id: Passage(one.passage_id, one.text, one.title) for one in rows}
 
 
 def _read(folder: Path) -> dict[str, Passage]:
@@ -135,6 +134,35 @@ def follow_labels(
         _relabeled(question, matched, tell) if matched.keys() & question.evidence else question
         for question in questions
     ]
+
+
+def settle_labels(
+    questions: Sequence[Question],
+    collections: Sequence[Callable[[], Mapping[str, Passage]]],
+    former: Mapping[str, Passage],
+    tell: Callable[[str], object],
+    rest: Callable[[str], object],
+) -> list[Question]:
+    """Return the questions with labels for the current passages of all collections.
+
+    The labels follow the passages of the collection that has most of them, and then apply to the other collections.
+
+    Args:
+        questions: The questions, labeled or not.
+        collections: Functions that return the passages of a collection by id. They are called only if there are several
+            collections, or if a label names a former passage.
+        former: The former passages of all collections by id.
+        tell: As in ``follow_labels``.
+        rest: As in ``follow_labels``.
+    """
+    named = {id for question in questions for id in question.evidence}
+    if not collections or not named or (len(collections) == 1 and not named & former.keys()):
+        return list(questions)
+    first, *others = labeled_first(questions, [one() for one in collections])
+    found = follow_labels(questions, first.values, former, tell, rest)
+    for other in others:
+        found = spread_labels(found, first, other)
+    return found
 
 
 def labeled_first(
