@@ -95,24 +95,23 @@ def passage_warnings(evaluations: Sequence[Evaluation], retrievers: Iterable[Any
 def _unknown_passages(evaluations: Sequence[Evaluation], retrievers: Sequence[Any]) -> list[str]:
     """Return a warning for each program that showed passages that none of the retrievers has.
 
-    Nothing is reported if a retriever cannot look up ids.
+    Retrievers that cannot look up ids are skipped; if there are no others, nothing is reported.
     """
     shown = {one.name: dict.fromkeys(id for row in one.rows for id in row.passages) for one in evaluations}
-    searched = [part for one in retrievers for part in getattr(one, "retrievers", (one,))]
-    held: set[str] = set()
-    for one in searched:
-        found = held_by(one, {id for ids in shown.values() for id in ids})
-        if found is None:
-            return []
-        held.update(found)
+    every = {id for ids in shown.values() for id in ids}
+    parts = [part for one in retrievers for part in getattr(one, "retrievers", (one,))]
+    searched = [found for one in parts if (found := held_by(one, every)) is not None]
+    held = {id for passages in searched for id in passages}
+    names = sorted({repr(one.name) for one in parts if isinstance(getattr(one, "name", None), str)})
+    where = f"collection{'s' * (len(names) > 1)} {' and '.join(names)}".strip()
     lines = []
     for name, ids in shown.items() if searched else ():
         unknown = [id for id in ids if id not in held]
         if unknown:
             lines.append(
                 f"warning: {name}: {len(unknown)} of {len(ids)} distinct passages that it showed are not in the "
-                f"collection, such as {unknown[0]!r}, so do not compare its scores with the scores of other arms. If "
-                "the program has its own retriever, open the retriever again after you index; otherwise, return the "
+                f"{where}, such as {unknown[0]!r}, so do not compare its scores with the scores of other arms. If the "
+                "program has its own retriever, open the retriever again after you index; otherwise, return the "
                 "collection's IDs"
             )
     return lines

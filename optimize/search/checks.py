@@ -158,15 +158,16 @@ def _of_fixed(spec: SearchSpec, declared: Mapping[str, Mapping[str, Knob]]) -> I
 
 def _of_technique(spec: SearchSpec, name: str, declared: Mapping[str, Knob]) -> Iterator[str]:
     asked, technique, engines = spec.techniques[name], technique_class(name), engines_of(spec, name)
-    for place, engine in enumerate(asked.engines or ()):
-        if engine not in ENGINES:
-            if engine not in spec.retrievers:
-                known = [*spec.retrievers, *ENGINES]
-                yield f"techniques.{name}.engines.{place}: {unknown('engine', engine, known)}"
+    for place, engine in enumerate(engines):
+        if engine not in {*spec.retrievers, *ENGINES}:
+            yield f"techniques.{name}.engines.{place}: {unknown('engine', engine, [*spec.retrievers, *ENGINES])}"
             continue
-        if technique.ENGINE is not None and engine != technique.ENGINE:
+        searched = spec.engine_of(engine)
+        if engine in spec.retrievers and searched == "dense":  # may be any retriever from Python
+            continue
+        if technique.ENGINE is not None and searched != technique.ENGINE:
             rule = f"the engine must be {technique.ENGINE}, the only engine that {name} can search with"
-        elif technique.NEEDS_VECTORS and engine not in VECTOR:
+        elif technique.NEEDS_VECTORS and searched not in VECTOR:
             rule = f"the engine must be dense or questions, because {name} searches with vectors"
         else:
             continue
@@ -186,7 +187,7 @@ def _of_technique(spec: SearchSpec, name: str, declared: Mapping[str, Knob]) -> 
         except InputError as error:
             yield f"{where}: {error}"
     gate = asked.knobs.get("gate", spec.fixed.get("gate", "off"))
-    lexical = [engine for engine in engines if engine in ENGINES and engine not in VECTOR]
+    lexical = [engine for engine in engines if spec.engine_of(engine) not in VECTOR]
     if "gate" in declared and lexical and set(gate if isinstance(gate, list) else [gate]) != {"off"}:
         yield (
             f"techniques.{name}.knobs.gate: the gate requires an engine with cosine similarities, but got "

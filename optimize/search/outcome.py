@@ -276,13 +276,18 @@ def _final_arms(search: Search, chosen: Selection, failed: Collection[str]) -> t
     No arm is evaluated twice: if the best arm is the untuned technique, that technique has only one row.
     """
     arms, called = {BASELINE: chosen.plain.arm}, ""
+
+    def named(arm: ArmConfig) -> str:
+        chose = arm.engine != chosen.plain.arm.engine and technique_class(arm.technique).ENGINE is None
+        return f"{arm.technique}@{arm.engine}" if chose else arm.technique
+
     if chosen.best is not None:
         best = chosen.best.arm
-        called = f"{best.technique} compiled"
+        called = f"{named(best)} compiled"
         arms[called] = best
         written = replace(search.space.untuned(best.technique), writer=best.writer)
         if written.key not in {*failed, *(arm.key for arm in arms.values())}:
-            arms[f"{best.technique} {UNTUNED}"] = written
+            arms[f"{named(written)} {UNTUNED}"] = written
     known = {arm.key for arm in arms.values()}
     kept = chosen.front if len(search.objectives) > 1 else ()
     cheap = cheapest(kept, search.objectives)
@@ -300,7 +305,7 @@ def _planned(
     untuned technique, the front with the baseline, and the recommended program with its untuned reader. The comparison
     of oracle evidence with closed book is a separate family, because it checks the reader and not a technique.
     """
-    pairs = [(best, BASELINE), (best, f"{best.removesuffix(' compiled')} {UNTUNED}")]
+    pairs = [(best, BASELINE), *((best, name) for name in arms if name.endswith(f" {UNTUNED}"))]
     pairs += [(name, BASELINE) for name in arms if name.startswith("front, ")]
     planned = [
         (metric, arm, other)

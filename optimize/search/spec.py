@@ -26,6 +26,7 @@ from querywright.optimize.optimizers import OPTIMIZERS
 from querywright.optimize.results import PLAIN as PLAIN
 from querywright.optimize.results import UNTUNED as UNTUNED
 from querywright.programs import PLACES, READERS, technique_class
+from querywright.retrieval.engines import ENGINES, check_engine, split_engine
 from querywright.technique_names import names_code, technique_named
 
 BUDGET = 5
@@ -257,6 +258,7 @@ def _prompt_name(name: str) -> None:
 
 
 _Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
+_Searched = Annotated[str, checked(lambda name: check_engine(split_engine(name)[1]))]
 _PromptName = Annotated[_Name, checked(_prompt_name)]
 
 
@@ -270,8 +272,9 @@ class SearchSpec(StrictModel):
             Default ``decision_useful``.
         techniques: Search spaces by technique, a name or ``FILE.py:NAME``; the baseline ``plain`` is always one of
             them.
-        retrievers: Collections to choose from, by name, for example with different passage lengths or embedders. The
-            baseline searches the first one. Default: only the study's collection.
+        retrievers: Collections to choose from, by name, for example with different passage lengths or embedders. For an
+            engine other than ``dense``, write ``COLLECTION@ENGINE``. The baseline searches the first one. Default:
+            only the study's collection.
         prompts: Prompt variants by name (letters, digits, ``-``, and ``_``). An optimizer listed under two names runs
             twice, with different seeds.
         fixed: Values of knobs, for every technique that has the knob. ``max_passages``, the maximum number of passages
@@ -295,7 +298,7 @@ class SearchSpec(StrictModel):
     reader: Annotated[str, one_of("reader", (*READERS, "none"))] = "auto"
     objectives: Annotated[list[_Objective], Field(min_length=1), AfterValidator(once)] = ["decision_useful"]
     techniques: dict[_TechniqueName, TechniqueSpec] = Field(min_length=1)
-    retrievers: dict[_Name, str] = Field(default_factory=dict)
+    retrievers: dict[_Name, _Searched] = Field(default_factory=dict)
     prompts: dict[_PromptName, PromptSpec] = Field(default_factory=dict)
     fixed: dict[str, Json] = {"max_passages": BUDGET}
     trials: int = Field(default=50, ge=1)
@@ -343,6 +346,10 @@ class SearchSpec(StrictModel):
     def last_prompts(self) -> list[str]:
         """The prompt variants that are tried after all trials."""
         return [key for key, prompt in self.prompts.items() if prompt.last]
+
+    def engine_of(self, name: str) -> str:
+        """Return the engine of a name in ``retrievers``, or an engine's name unchanged."""
+        return split_engine(self.retrievers.get(name, ""), name if name in ENGINES else "dense")[1]
 
     def prompt_of(self, variant: str) -> PromptSpec | None:
         """Return the prompt variant with the given name; None for untuned prompts."""

@@ -18,6 +18,7 @@ from querywright.models.postgres import SCHEMES
 from querywright.optimize.search.checks import read_search, shortened
 from querywright.optimize.search.spec import Json, SearchSpec, StrictModel, checked, once
 from querywright.programs import technique_class
+from querywright.retrieval.engines import split_engine
 
 
 def _public(address: str) -> str:
@@ -135,7 +136,8 @@ class StudySpec(SearchSpec):
     @classmethod
     def _first_retriever(cls, asked: Any) -> Any:
         named = asked.get("retrievers")
-        return {"collection": next(iter(named.values())), **asked} if isinstance(named, Mapping) and named else asked
+        first = next(iter(named.values()), None) if isinstance(named, Mapping) else None
+        return {"collection": split_engine(first)[0], **asked} if isinstance(first, str) else asked
 
     @property
     def limits(self) -> Limits:

@@ -51,7 +51,7 @@ from querywright.programs.readers import reader_for
 from querywright.progress import shown
 from querywright.retrieval.checks import about, check_passes, tell_all_searched, tell_passages, tell_rebuilt
 from querywright.retrieval.edits import former_passages, labeled_passages, settle_labels, within
-from querywright.retrieval.engines import ENGINES, passages_in, passing_in
+from querywright.retrieval.engines import passages_in, passing_in, split_engine
 from querywright.technique_names import technique_named
 from querywright.workspace import Tell, Workspace
 
@@ -176,8 +176,12 @@ def read_data(
 
 
 def _collections(spec: StudySpec, objects: StudyObjects) -> Mapping[str, Any]:
-    """Return the retrievers or collections by name."""
-    return objects.retrievers or spec.retrievers or {"": spec.collection}
+    """Return the retrievers or collections by name; a collection with several engines occurs only once."""
+    found: dict[str, Any] = {}
+    for name, one in (objects.retrievers or spec.retrievers or {"": spec.collection}).items():
+        searched = split_engine(one)[0] if isinstance(one, str) else one
+        found |= {} if searched in found.values() else {name: searched}
+    return found
 
 
 def _lists_passages(searched: Any) -> bool:
@@ -257,7 +261,8 @@ def open_search(
     spec, objects = data.spec, data.objects
     place = _workspace(spec, objects.lm, home, url, budget)
     place.check_key()
-    retrievers: Mapping[str, Any] = objects.retrievers or spec.retrievers or {"dense": spec.collection}
+    given: Mapping[str, Any] = objects.retrievers or spec.retrievers or {"dense": spec.collection}
+    retrievers = {name: split_engine(one)[0] if isinstance(one, str) else one for name, one in given.items()}
     embedder, local = objects.embedder or spec.embedder, open_store(place.home)
     if isinstance(embedder, str):
         embedder = resolve_embedder(embedder, store=local)  # vectors stay on the host
@@ -268,8 +273,7 @@ def open_search(
 
     @cache
     def open_retriever(engine: str) -> Any:
-        searched = retrievers.get(engine, defaults.retriever)
-        return place.retriever(searched, embedder, engine if engine in ENGINES else "dense", spec.where)
+        return place.retriever(retrievers.get(engine, defaults.retriever), embedder, spec.engine_of(engine), spec.where)
 
     if objects.retrievers:
         hints = list[str]()

@@ -14,11 +14,12 @@ import pytest
 import querywright as qw
 from querywright.data import Label, Passage, Question, read_documents
 from querywright.data.labels import PassageLabel, with_labels
+from querywright.errors import InputError
 from querywright.programs import TECHNIQUES, make_program
 from querywright.retrieval.bm25 import BM25Retriever
 from querywright.retrieval.checks import tell_passages
 from querywright.retrieval.edits import follow_labels, follow_rows, former_passages, sample_passages, share_changed
-from querywright.retrieval.engines import open_retriever
+from querywright.retrieval.engines import open_retriever, opened
 from querywright.retrieval.hybrid import HybridRetriever
 
 pytest.importorskip("semantic_text_splitter")
@@ -159,6 +160,9 @@ def test_labels_follow_edits_of_pages(tmp_path, edit, kept, followed, lost):
     told: list[str] = []
     found = follow_labels(questions, after.values, former, told.append, told.append)
     now = {one.id: next(iter(one.evidence)) for one in found}
+    words = {id: " ".join(one.text.split()) for id, one in (before | after).items()}
+    changed = {ids[fact] for fact, id in now.items() if id in after and words[ids[fact]] not in words[id]}
+    assert [line.count(", with different text") for line in told[:1]] == [min(len(changed), 3)] * bool(followed)
     counts = [0, 0, 0]
     for fact, id in now.items():
         counts[2 if id not in after else 0 if id == ids[fact] else 1] += 1
@@ -433,18 +437,26 @@ def test_a_study_and_a_compilation_report_all_techniques_that_search_a_collectio
 def test_passages_of_a_custom_program_that_the_collection_does_not_have_are_reported(edited, tmp_path):
     asked, home, *_ = edited
     qw.ChromaRetriever.build("elsewhere", with_new_ids(open_retriever("mine", home=home).passages()), home=home)
-    own = Own([open_retriever("elsewhere", home=home)])
+    elsewhere = open_retriever("elsewhere", home=home)
+    own, given = Own([elsewhere]), {"retriever": "mine", "reader": None, "home": home, "metrics": ["recall@5"]}
     told: list[str] = []
-    found = qw.compare({"plain": "plain", "own": own, "texts": lambda question: ["A text without an ID."]}, asked,
-                       retriever="mine", reader=None, home=home, tell=told.append, metrics=["recall@5"],
-                       references=False)  # fmt: skip
+
+    def texts(question):
+        return ["A text without an ID."]
+
+    found = qw.compare({"plain": "plain", "own": own, "texts": texts}, asked, tell=told.append, references=False,
+                       **given)  # fmt: skip
     first, second = (line for line in told if "distinct passages" in line)
     assert re.match(
-        r"warning: own: (\d) of \1 distinct passages that it showed are not in the collection, such ", first
+        r"warning: own: (\d) of \1 distinct passages that it showed are not in the collection 'mine', such ", first
     )
     assert "If the program has its own retriever, open the retriever again after you index" in first
     assert second.startswith("warning: texts: 1 of 1 distinct passages")
     assert found.hints[-2:] == (first, second)
+    searching = make_program("plain", lambda query: elsewhere.search([query], 5)[0], reader=None)
+    qw.compare({"plain": "plain", "function": searching}, asked, tell=told.append, references=False, **given)
+    assert told[-1].startswith("warning: function: "), "a function cannot look up ids, but the collection can"
+    assert "distinct passages that it showed are not in the collection 'mine'" in told[-1]
     splits = {part: [{**one, "id": f"{one['id']}{part}"} for one in asked] for part in ("train", "dev", "test")}
     for run, techniques in ((qw.study, ["plain", own]), (qw.compile, own)):
         told = []
@@ -521,7 +533,8 @@ def test_labels_of_one_collection_apply_to_another_with_longer_passages(tmp_path
     }
     given = {"reader": None, "trials": 6, "objectives": "decision_useful", "home": home, "max_passages": 20}
     arms = {"plain": {"engines": ["small", "large"]}}
-    for retriever in ({"small": small, "large": large}, {"small": "small", "large": "large"}):
+    named = {"small": "small", "large": "large@hybrid"}
+    for retriever in ({"small": small, "large": large}, named):
         told: list[str] = []
         found = qw.study(arms, splits, retriever=retriever, tell=told.append, **given)
         assert {(one.arm.engine, one.values["decision_useful"]) for one in found.snapshot.trials} == {
@@ -529,6 +542,13 @@ def test_labels_of_one_collection_apply_to_another_with_longer_passages(tmp_path
             ("large", 1),
         }
         assert not any("not in the collection" in line or "no longer exist" in line for line in told)
+        assert {one.name for one in found.compared.arms} == {"baseline", "plain@large compiled"}
+    trial = next(one for one in found.snapshot.trials if one.arm.engine == "large")
+    assert opened(found.program(trial).technique.retriever)["engine"] == "hybrid"
+    with pytest.raises(InputError, match=r"retrievers.large: unknown engine 'hybird' \(did you mean hybrid\?\)"):
+        qw.study(arms, splits, retriever=named | {"large": "large@hybird"}, **given)
+    with pytest.raises(InputError, match=r"techniques.hyde.engines: got 'large', but the engine must be dense or"):
+        qw.study(["hyde"], splits, retriever=named, **given)
     programs = {name: make_program("plain", one, reader=None) for name, one in (("small", small), ("large", large))}
     told = []
     for ordered in (programs, dict(reversed(programs.items()))):

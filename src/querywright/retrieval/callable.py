@@ -25,8 +25,8 @@ ID_KEYS = ("id", "id_", "node_id", "doc_id", "_id", "chunk_id", "pid")
 MADE_ID = "text:"
 """Prefix of ids that are derived from a passage's text."""
 FORMS = (
-    "a retriever must return a list, best first, of Passage objects, strings, dicts with 'text' (and optionally 'id', "
-    "'title', 'score', 'metadata'), pairs of one of these and a score, LangChain documents, or LlamaIndex nodes"
+    "a retriever must return a list, best first, of Passage or Hit objects, strings, dicts with 'text' (and optionally "
+    "'id', 'title', 'score', 'metadata'), pairs of one of these and a score, LangChain documents, or LlamaIndex nodes"
 )
 
 
@@ -233,6 +233,8 @@ def _item(found: Any) -> tuple[Any, Any]:
     """Return an item and its score; the score is None if the item has none."""
     item: Any
     item, score = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
+    if isinstance(item, Hit):
+        return item.passage, item.score
     if hasattr(item, "node"):  # LlamaIndex's NodeWithScore
         return item.node, getattr(item, "score", None) if score is None else score
     return item, score

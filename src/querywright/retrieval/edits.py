@@ -112,16 +112,27 @@ def follow_labels(
     named = {id for question in questions for id in question.evidence if id in former}
     if not named:
         return list(questions)
-    held = list(passages())
-    found = _matches({id: former[id] for id in named - {one.id for one in held}}, held)
+    held = {one.id: one for one in passages()}
+    found = _matches({id: former[id] for id in named - held.keys()}, held.values())
     matched = {id: parts for id, parts in found.items() if parts}
     if matched:
-        each = [f"{old!r} is now {' and '.join(map(repr, new))}" for old, new in sorted(matched.items())]
-        shown, hidden = ", ".join(each[:SHOWN]), each[SHOWN:]
-        more = f", and {len(hidden)} more, listed in the report, --json, and all_notes" if hidden else ""
-        tell(f"labeled passages that moved or changed: {len(each)} ({shown}{more}); their labels moved with them")
+        changed = {
+            old
+            for old, new in matched.items()
+            if len(new) == 1 and not _triples(former[old].text) <= _triples(held[new[0]].text)
+        }
+        each = [
+            f"{old!r} is now {' and '.join(map(repr, matched[old]))}{', with different text' * (old in changed)}"
+            for old in sorted(matched, key=lambda id: (id not in changed, id))
+        ]
+        shown, hidden = "; ".join(each[:SHOWN]), each[SHOWN:]
+        more = f"; and {len(hidden)} more, listed in the report, --json, and all_notes" if hidden else ""
+        check = f". Check whether the {len(changed)} with different text still answer" if changed else ""
+        tell(
+            f"labeled passages that moved or changed: {len(each)} ({shown}{more}); their labels moved with them{check}"
+        )
         if hidden:
-            rest(f"more labeled passages that moved or changed: {', '.join(hidden)}")
+            rest(f"more labeled passages that moved or changed: {'; '.join(hidden)}")
     for question in questions:
         for id in question.evidence:
             if len(matched.get(id, ())) > 1:

@@ -42,6 +42,12 @@ def check_engine(engine: str) -> Engine:
     raise InputError(unknown("engine", engine, ENGINES))
 
 
+def split_engine(name: str, default: str = "dense") -> tuple[str, str]:
+    """Return the collection and the engine of ``COLLECTION@ENGINE``, or the default engine if none is named."""
+    collection, at, engine = (name, "", "") if is_address(name) else name.partition("@")
+    return collection, engine if at else default
+
+
 def open_retriever(
     name: Any,
     *,
