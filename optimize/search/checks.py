@@ -160,7 +160,10 @@ def _of_technique(spec: SearchSpec, name: str, declared: Mapping[str, Knob]) -> 
     asked, technique, engines = spec.techniques[name], technique_class(name), engines_of(spec, name)
     for place, engine in enumerate(engines):
         if engine not in {*spec.retrievers, *ENGINES}:
-            yield f"techniques.{name}.engines.{place}: {unknown('engine', engine, [*spec.retrievers, *ENGINES])}"
+            line = f"techniques.{name}.engines.{place}: {unknown('engine', engine, [*spec.retrievers, *ENGINES])}"
+            yield line + "; under retrievers, name a collection with its engine, NAME: COLLECTION@ENGINE" * (
+                "@" in engine
+            )
             continue
         searched = spec.engine_of(engine)
         if engine in spec.retrievers and searched == "dense":  # may be any retriever from Python

@@ -547,6 +547,8 @@ def test_labels_of_one_collection_apply_to_another_with_longer_passages(tmp_path
     assert opened(found.program(trial).technique.retriever)["engine"] == "hybrid"
     with pytest.raises(InputError, match=r"retrievers.large: unknown engine 'hybird' \(did you mean hybrid\?\)"):
         qw.study(arms, splits, retriever=named | {"large": "large@hybird"}, **given)
+    with pytest.raises(InputError, match="name a collection with its engine, NAME: COLLECTION@ENGINE"):
+        qw.study({"plain": {"engines": ["large@hybrid"]}}, splits, retriever=named, **given)
     with pytest.raises(InputError, match=r"techniques.hyde.engines: got 'large', but the engine must be dense or"):
         qw.study(["hyde"], splits, retriever=named, **given)
     programs = {name: make_program("plain", one, reader=None) for name, one in (("small", small), ("large", large))}

@@ -127,7 +127,7 @@ def follow_labels(
         ]
         shown, hidden = "; ".join(each[:SHOWN]), each[SHOWN:]
         more = f"; and {len(hidden)} more, listed in the report, --json, and all_notes" if hidden else ""
-        check = f". Check whether the {len(changed)} with different text still answer" if changed else ""
+        check = ". Check that the passages with different text still answer the questions" if changed else ""
         tell(
             f"labeled passages that moved or changed: {len(each)} ({shown}{more}); their labels moved with them{check}"
         )
