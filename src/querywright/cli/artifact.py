@@ -25,7 +25,7 @@ DIFFERS = 2
 
 FACTS = {
     "technique": "technique", "reader": "reader", "lm": "LM", "collection": "collection", "engine": "engine",
-    "embedder": "embedder", "reranker": "reranker", "writer": "writer", "fingerprint": "fingerprint",
+    "embedder": "embedder", "reranker": "reranker", "writer": "writer", "fingerprint": "retriever fingerprint",
     "created": "created", "digest": "digest",
 }  # fmt: skip
 STATE_STYLES = {"ok": "green", "warning": "yellow", "differs": "bold red", "not possible": "bold red"}
