@@ -89,6 +89,12 @@ def technique_class(name: str) -> type[Technique]:
     if name not in TECHNIQUES:
         if name.endswith(".py"):
             raise TechniqueError(f"{name!r} is a file; name a technique or program in it, as in {name}:NAME")
+        base, _, engine = name.partition("@")
+        if base in TECHNIQUES:
+            raise TechniqueError(
+                f"{name!r} names an engine, but only arms of a comparison may; use {base!r}, and set the engine with "
+                f"--engine {engine}, engine={engine!r}, or, in a study, engines: [{engine}]"
+            )
         raise TechniqueError(unknown("technique", name, TECHNIQUES))
     return TECHNIQUES[name]
 

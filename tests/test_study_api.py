@@ -195,7 +195,7 @@ def test_named_retrievers_are_a_dimension_of_the_search(index, lm, questions, sh
     assert set(found.trials["engine"]) == {"blind", "shop"}
     assert found.trials["engine"][0] == "blind"  # the baseline searches the first
     assert found.best.arm.engine == "shop"
-    other = "baseline blind, keywords compiled shop"
+    other = "baseline blind, keywords@shop compiled"
     note = f"UNEQUAL RETRIEVERS: {other}; a gain may come from the retriever; compare with plain on shop"
     assert note in found.compared.notes
     row = QUESTIONS[0]

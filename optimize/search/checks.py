@@ -33,6 +33,7 @@ from querywright.optimize.search.spec import (
 from querywright.programs import technique_class
 from querywright.programs.base import MAX_PASSAGES
 from querywright.programs.hyperparameters import Knob
+from querywright.retrieval.checks import TO_LABEL
 from querywright.retrieval.engines import ENGINES, VECTOR
 
 _LONGEST = 120
@@ -133,7 +134,9 @@ def _misfits(spec: SearchSpec) -> Iterator[str]:
     yield from _of_prompts(spec)
     for place, objective in enumerate(spec.aims):
         if spec.reader == "none" and any("reader" in needs(metric) for metric in objective.metrics):
-            yield f"objectives.{place}: {objective.name} requires a reader, but reader is none"
+            yield f"objectives.{place}: {objective.name} requires a reader, but reader is none" + (
+                f"; choose a reader, or label the passages ({TO_LABEL}) and measure decision_useful" * (not place)
+            )
         if place == 0 and not objective.metrics:
             yield f"objectives.0: the first objective must be a quality metric, but got {objective.name!r}"
     if len(spec.objectives) > 1 and spec.sampler.name == "cmaes":

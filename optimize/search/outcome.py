@@ -203,7 +203,7 @@ def _unequal_engines(search: Search, arms: Mapping[str, ArmConfig]) -> list[str]
     what, remedy = "retriever", f"plain on {first}"
     if {mine, *other.values()} <= {*ENGINES}:
         what, remedy = "engine", f"plain@{first} (querywright compare ARTIFACT --baseline plain@{first})"
-    told = ", ".join(f"{name} {engine}" for name, engine in {BASELINE: mine, **other}.items())
+    told = ", ".join(name if f"@{at}" in name else f"{name} {at}" for name, at in {BASELINE: mine, **other}.items())
     return [f"UNEQUAL {what.upper()}S: {told}; a gain may come from the {what}; compare with {remedy}"]
 
 
@@ -336,7 +336,14 @@ def verdict_of(
         engine: The winner's engine, or the name of its retriever.
     """
     if chosen.best is None:
-        return "baseline", "No other arm has a result on dev, so the baseline is recommended"
+        why = "No other arm has a result on dev"
+        if chosen.repeated:
+            why = (
+                f"No other arm was evaluated on dev, because each trial that completed ({chosen.repeated}) had the "
+                "knobs and prompts of the baseline"
+            )
+        remedy = ". Run more trials, or list the values of a knob" if chosen.repeated else ""
+        return "baseline", f"{why}, so the baseline is recommended{remedy}"
     if chosen.too_few:
         return "too few questions", f"{chosen.too_few}, so the baseline is recommended"
     if chosen.winner is chosen.plain:

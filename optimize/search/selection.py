@@ -40,6 +40,7 @@ class Selection:
         front: Arms that no other arm beats in every objective, sorted by the first objective, best first.
         corrected: The best arm's value on dev, corrected for the winner's curse; see ``winners_curse``.
         too_few: Why the baseline is chosen although an arm was ahead; empty if there are enough questions.
+        repeated: Number of trials whose arm an earlier trial had evaluated.
     """
 
     plain: TrialRecord
@@ -48,6 +49,7 @@ class Selection:
     front: tuple[TrialRecord, ...]
     corrected: dict[str, float] | None
     too_few: str = ""
+    repeated: int = 0
 
 
 def choose(trials: Sequence[TrialRecord], objectives: Sequence[Objective], n_test: int) -> Selection:
@@ -61,8 +63,8 @@ def choose(trials: Sequence[TrialRecord], objectives: Sequence[Objective], n_tes
     Raises:
         QuerywrightError: The baseline has no result, so no arm can be compared with it.
     """
-    first, arms = objectives[0], dict[str, TrialRecord]()
-    for one in ended(trials, "complete"):
+    first, arms, complete = objectives[0], dict[str, TrialRecord](), ended(trials, "complete")
+    for one in complete:
         arms.setdefault(one.arm.key, one)
     distinct = list(arms.values())
     plain = next((one for one in distinct if one.number == 0), None)  # plain retrieval with different knobs is an arm
@@ -85,7 +87,8 @@ def choose(trials: Sequence[TrialRecord], objectives: Sequence[Objective], n_tes
                 f"{FEWEST} of each are required to show a difference)"
             )
             winner = plain
-    return Selection(plain, leader, winner, tuple(kept), winners_curse(distinct, first), too_few)
+    repeated = len(complete) - len(distinct)
+    return Selection(plain, leader, winner, tuple(kept), winners_curse(distinct, first), too_few, repeated)
 
 
 def best_of(arms: Sequence[T], objective: Objective) -> T:

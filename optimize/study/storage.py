@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from querywright.errors import InputError, QuerywrightError
-from querywright.files import append_line, locked
+from querywright.files import append_line, locked, private
 from querywright.models.postgres import server_options, unreachable
 from querywright.optimize.contexts import quiet_optuna
 from querywright.optimize.search.trials import ARM, TrialRecord
@@ -172,7 +172,7 @@ def _journal(path: Path) -> Any:
                     line = json.dumps(log, separators=(",", ":")).encode()
                     append_line(path, line, durable="state" in log)
 
-    with refused():
+    with open(path, "ab", opener=private), refused():
         return JournalStorage(Journal(str(path)))
 
 

@@ -25,8 +25,8 @@ TICK_SECONDS = 0.25
 FIRST_SECONDS, EVERY_SECONDS = 2.0, 15.0
 """Without a terminal: seconds until the first line, and the minimum number of seconds between lines."""
 
-PACE_SECONDS = 60.0
-"""The time left is estimated from the pace of the last 60 seconds, because cached answers are faster."""
+PACE_SECONDS, LEAST_PACE_SECONDS = 60.0, 10.0
+"""The time left is estimated from the pace of the last 10 to 60 seconds, because cached answers are faster."""
 
 PAGE = '<pre style="font-family: monospace">{code}</pre>'
 """The HTML of a notebook's output."""
@@ -179,7 +179,7 @@ class Bar:
         if len(self._pace) < 2 or self.done >= self.total:
             return ""
         (since, before), (now, done) = self._pace[0], self._pace[-1]
-        if done <= before:
+        if done <= before or now - since < LEAST_PACE_SECONDS:
             return ""
         seconds = (self.total - done) * (now - since) / (done - before)
         minutes = seconds / 60

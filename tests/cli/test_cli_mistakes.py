@@ -170,6 +170,7 @@ def test_rows_that_find_no_room_at_the_end_leave_the_table(cli, questions, serve
     ("given", "meant"),
     [
         (["hcrq"], "'hcrq' (did you mean hcqr?)"),
+        (["hcrq@hybrid"], "'hcrq' (did you mean hcqr?)"),
         (["rrr:n_querys=3"], "'n_querys' (did you mean n_queries?)"),
         (["plain", "--metric", "recal@5"], "'recal@5' (did you mean recall@K?)"),
         (["plain", "--engine=bm52"], "'bm52' (did you mean bm25?)"),
@@ -178,6 +179,12 @@ def test_rows_that_find_no_room_at_the_end_leave_the_table(cli, questions, serve
 )
 def test_a_misspelled_name(wrong, questions, given, meant):
     assert meant in wrong("evaluate", *given, "--data", questions)
+
+
+def test_a_technique_with_an_engine_is_only_an_arm(wrong, questions):
+    asked = ("ask", "q?", "--collection", "mine", "--technique", "plain@bm25")
+    for given in (asked, ("compile", "plain@bm25", "--data", questions, "--out", "x", "--collection", "mine")):
+        says(wrong(*given), "'plain@bm25' names an engine", "use 'plain'", "--engine bm25")
 
 
 def test_a_message_speaks_of_options(wrong, questions, collection, server):

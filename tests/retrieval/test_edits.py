@@ -175,19 +175,23 @@ def test_labels_follow_edits_of_pages(tmp_path, edit, kept, followed, lost):
     ]
 
 
-def test_the_parts_of_a_split_passage_share_its_label():
+@pytest.mark.parametrize("edit", ["split", "copied"])
+def test_the_parts_and_copies_of_a_passage_share_its_label(edit):
     def passage(id, text):
-        return Passage(id, text, metadata={"file": "a.md"})
+        return Passage(id, text, metadata={"file": id.partition("#")[0]})
 
     first, second = prose("rose", 6), prose("thorn", 6)
-    now = [passage("a.md#1", first), passage("a.md#2", second), passage("a.md#3", prose("tulip", 6))]
+    parts = (first, second) if edit == "split" else (f"{first} {second}", f"{first} {second} It pricks.")
+    now = [passage("b.md#1", parts[0]), passage("a.md#2", parts[1]), passage("a.md#3", prose("tulip", 6))]
+    if edit == "copied":  # a long passage that only contains the text is not a copy
+        now.append(passage("a.md#4", f"{first} {second} {prose('moss', 60)}"))
     question = Question("q", "?", evidence={"a.md#0": Label.ENTAILED})
     told: list[str] = []
     former = {"a.md#0": passage("a.md#0", f"{first} {second}")}
     (found,) = follow_labels([question], lambda: now, former, told.append, told.append)
-    assert found.evidence == {"a.md#1": Label.ENTAILED, "a.md#2": Label.ENTAILED}
-    assert [set(group) for group in found.alternatives] == [{"a.md#1", "a.md#2"}]
-    assert "was split into 2 passages" in told[1]
+    assert found.evidence == {"b.md#1": Label.ENTAILED, "a.md#2": Label.ENTAILED}
+    assert [set(group) for group in found.alternatives] == [{"b.md#1", "a.md#2"}]
+    assert "the text of the labeled passage 'a.md#0' is now in 2 passages" in told[1]
 
 
 JUDGED = "usefulness:made/judge"

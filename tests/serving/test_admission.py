@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from querywright.errors import InputError
+from querywright.serving.middleware import PAGES
 from querywright.serving.server import listening
 from querywright.serving.settings import ServeSettings
 
@@ -150,6 +151,14 @@ def test_an_answer_that_takes_too_long_is_given_up(run, scripted, stream):
 def test_an_address_that_is_taken_is_reported():
     with listening("127.0.0.1", 0) as heard, pytest.raises(InputError, match="cannot listen on"):
         listening("127.0.0.1", heard.getsockname()[1])
+
+
+def test_pages_are_counted_as_answered(run):
+    server = run()
+    for _ in range(5):
+        assert {server.client.get(path).status_code for path in PAGES} == {200}
+    server.wait_for(lambda: len(server.lines()) == 5 * len(PAGES))
+    assert {line["status"] for line in server.lines()} == {200}
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -57,7 +57,7 @@ def compile_command(
     Example: querywright compile hcqr --data questions.jsonl --collection mine --out artifacts/mine
 
     Args:
-        technique: A name from querywright techniques.
+        technique: A name from querywright techniques, or FILE.py:NAME.
         save_to: Folder for the artifact. To resume, run the same command again. The folder must not contain a different
             program.
         replace: Replace a different program in the folder.

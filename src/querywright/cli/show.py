@@ -6,6 +6,7 @@ import json
 import math
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -59,11 +60,16 @@ def one_line(text: str) -> str:
 
 
 def say(text: str, *, style: str = "", indent: int = 0, hang: int = 0) -> None:
-    """Print a line without markup, wrapped at spaces. Continuation lines are indented by ``hang``."""
+    """Print text without markup, wrapped only at spaces; ids and paths stay whole, even if they are wider.
+
+    Continuation lines are indented by ``hang``.
+    """
     width = max(NARROWEST_TEXT, out.width - indent - hang)
-    for number, line in enumerate(Text(clean(text), style=style).wrap(out, width)):
-        line.rstrip()
-        out.print(Text(" " * (indent + (hang if number else 0))).append_text(line), soft_wrap=True)
+    wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
+    lines = [line for part in clean(text).split("\n") for line in wrapper.wrap(part) or [""]]
+    for number, line in enumerate(lines):
+        room = indent + (hang if number else 0)
+        out.print(Text(line and " " * room + line, style=style), soft_wrap=True)
 
 
 def note(text: str, *, style: str = "") -> None:

@@ -28,6 +28,8 @@ SAME = 0.5
 """Share of a former passage's word trigrams that its current passages must contain together."""
 PART = 0.2
 """Share of a former passage's word trigrams that a passage must contain to count as a part of it."""
+COPY = 0.8
+"""Share of a former passage's word trigrams that a copy must contain. It must share ``SAME`` of its own trigrams."""
 SAMPLE = 200
 """Number of passages in a sample; with it, the estimated share of changed passages is accurate to about 7 points."""
 PASSAGES_SAMPLE = "passages_sample"
@@ -36,8 +38,9 @@ SHOWN = 3
 
 _logger = logging.getLogger(__name__)
 
-_Candidate: TypeAlias = tuple[float, bool, str, set[tuple[str, ...]]]
-"""The share of a former passage's trigrams, whether the file is the same, the passage's id, and the shared trigrams."""
+_Candidate: TypeAlias = tuple[float, bool, bool, str, set[tuple[str, ...]]]
+"""The share of a former passage's trigrams, whether the file is the same, whether the passage is a copy, the passage's
+id, and the shared trigrams."""
 
 
 def remember_former(folder: Path, before: Mapping[str, Passage], now: Mapping[str, Passage]) -> None:
@@ -97,16 +100,16 @@ def follow_labels(
 ) -> list[Question]:
     """Return the questions with each former passage's label moved to the passage that now contains most of its text.
 
-    If a former passage was split, each part gets the label, and the parts are alternatives: finding one is enough.
+    If a former passage was split or copied, each part and copy gets the label, and they are alternatives: finding one
+    is enough.
 
     Args:
         questions: The questions, labeled or not.
         passages: A function that returns the collection's passages. It is called only if a label names a former
             passage.
         former: The former passages by id.
-        tell: A function that is called with the number of labels that were moved, with each passage that was split, and
-            with each conflict between labels.
-            ``tell_passages`` reports the labels that could not be moved.
+        tell: A function that is called with the number of labels that were moved, with each passage that was split or
+            copied, and with each conflict between labels. ``tell_passages`` reports the labels that could not be moved.
         rest: A function that is called with the moved labels that ``tell`` only counts, if there are more than three.
     """
     named = {id for question in questions for id in question.evidence if id in former}
@@ -137,9 +140,9 @@ def follow_labels(
         for id in question.evidence:
             if len(matched.get(id, ())) > 1:
                 tell(
-                    f"warning: question {question.in_words}: the labeled passage {id!r} was split into "
-                    f"{len(matched[id])} passages, and finding any of them is enough; check which passage answers "
-                    "the question"
+                    f"warning: question {question.in_words}: the text of the labeled passage {id!r} is now in "
+                    f"{len(matched[id])} passages, and finding any of them is enough; check which passages answer the "
+                    "question"
                 )
     return [
         _relabeled(question, matched, tell) if matched.keys() & question.evidence else question
@@ -279,21 +282,24 @@ def _matches(former: Mapping[str, Passage], held: Iterable[Passage]) -> dict[str
     candidates: defaultdict[str, list[_Candidate]] = defaultdict(list)
     for passage in sorted(held if former else (), key=lambda one: one.id):
         shared: defaultdict[str, set[tuple[str, ...]]] = defaultdict(set)
-        for triple in _triples(passage.text):
+        own = _triples(passage.text)
+        for triple in own:
             for id in of_triple.get(triple, ()):
                 shared[id].add(triple)
         for id, common in shared.items():
             same_file = passage.metadata.get("file") == former[id].metadata.get("file")
-            candidates[id].append((len(common) / len(triples[id]), same_file, passage.id, common))
+            share = len(common) / len(triples[id])
+            is_copy = share >= COPY and len(common) >= SAME * len(own)
+            candidates[id].append((share, same_file, is_copy, passage.id, common))
     return {id: _parts(candidates[id], len(triples[id])) for id in former}
 
 
 def _parts(candidates: Sequence[_Candidate], count: int) -> tuple[str, ...]:
-    """Return the passage with most of a former passage's text, and the passages with the parts that it lacks."""
+    """Return the passage with most of a former passage's text, its copies, and the passages with the rest."""
     covered: set[tuple[str, ...]] = set()
     parts: list[str] = []
-    for _, _, id, common in sorted(candidates, key=lambda one: one[:2], reverse=True):
-        if len(common - covered) >= PART * count:
+    for _, _, is_copy, id, common in sorted(candidates, key=lambda one: one[:2], reverse=True):
+        if is_copy or len(common - covered) >= PART * count:
             parts.append(id)
             covered |= common
     return tuple(parts) if len(covered) >= SAME * count else ()

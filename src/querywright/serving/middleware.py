@@ -210,13 +210,22 @@ class Front:
         """Run the application until it has answered, the client has disconnected, or the deadline has passed."""
         seconds = self._settings.deadline
         limit = asyncio.timeout(seconds)
+        answered = False
+
+        async def sent(message: Message) -> None:
+            nonlocal answered
+            answered = message["type"] == "http.response.body" and not message.get("more_body", False)
+            await send(message)
+
         try:
             async with limit:
                 body = await _read_body(receive)
-                working = asyncio.ensure_future(self._app(scope, _again(body), send))
-                gone = asyncio.ensure_future(receive())  # after the body, only a disconnect can follow
+                working = asyncio.ensure_future(self._app(scope, _again(body), sent))
+                gone = asyncio.ensure_future(receive())  # after the body, a disconnect or the answer's end follows
                 try:
                     await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+                    if answered:
+                        await working
                     if not working.done():
                         raise RequestError(CLIENT_GONE, "gone", "the client disconnected")
                 finally:

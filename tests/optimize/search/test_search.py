@@ -44,7 +44,7 @@ NAMED = {"search": "named"}
     [
         (
             {"hcqr": NAMED | {"engines": ["hybrid"]}},
-            "UNEQUAL ENGINES: baseline dense, hcqr compiled hybrid; a gain may come from the engine; compare with "
+            "UNEQUAL ENGINES: baseline dense, hcqr@hybrid compiled; a gain may come from the engine; compare with "
             "plain@hybrid (querywright compare ARTIFACT --baseline plain@hybrid)",
         ),
         ({"plain": NAMED | {"engines": ["hybrid"]}}, ""),
@@ -54,5 +54,7 @@ NAMED = {"search": "named"}
 def test_a_technique_with_another_engine_than_the_baseline_is_noted(make_world, make_lm, techniques, note):
     world, other = make_world("rewriting"), make_world("both")
     outcome = run({"dense": world, "hybrid": other}, world.splits, make_lm(), techniques, trials=4)
-    assert outcome.recommended == outcome.best == f"{next(iter(techniques))} compiled"
+    (name,) = techniques
+    shown = f"{name}@hybrid" if "engines" in techniques[name] else name
+    assert outcome.recommended == outcome.best == f"{shown} compiled"
     assert [line for line in outcome.notes if "UNEQUAL" in line] == [*filter(None, [note])]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
@@ -84,6 +85,10 @@ def test_the_winner_beats_the_baseline():
         assert said in verdict_of(kept, USEFUL[0], [], "hcqr compiled", "dense")[1]
     alone = choose([bare], USEFUL, 6)
     assert (alone.plain, alone.best, alone.winner) == (bare, None, bare)
+    assert "No other arm has a result on dev, so" in verdict_of(alone, USEFUL[0], [], "", "dense")[1]
+    again = choose([bare, replace(bare, number=1, same_as=0)], USEFUL, 6)
+    said = "because each trial that completed (1) had the knobs and prompts of the baseline"
+    assert said in verdict_of(again, USEFUL[0], [], "", "dense")[1]
     with pytest.raises(QuerywrightError, match="the baseline has no result"):
         choose([best], USEFUL, 6)
 

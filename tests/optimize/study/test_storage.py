@@ -48,6 +48,7 @@ def test_half_a_record_that_a_killed_process_left_is_cut_and_other_damage_is_sai
     with opened() as storage:
         study_in(storage).ask()
     journal = tmp_path / "journal.log"
+    assert journal.stat().st_mode & 0o777 == 0o600
     with journal.open("ab") as file:
         file.write(b'{"op_code": 4, "worker')
     with opened() as storage:
