@@ -93,7 +93,7 @@ def technique_class(name: str) -> type[Technique]:
         if base in TECHNIQUES:
             raise TechniqueError(
                 f"{name!r} names an engine, but only arms of a comparison may; use {base!r}, and set the engine with "
-                f"--engine {engine}, engine={engine!r}, or, in a study, engines: [{engine}]"
+                f"engine={engine!r} or, in a study, engines: [{engine}]"
             )
         raise TechniqueError(unknown("technique", name, TECHNIQUES))
     return TECHNIQUES[name]
