@@ -29,7 +29,7 @@ SAME = 0.5
 PART = 0.2
 """Share of a former passage's word trigrams that a passage must contain to count as a part of it."""
 COPY = 0.8
-"""Share of a former passage's word trigrams that a copy must contain. It must share ``SAME`` of its own trigrams."""
+"""Share of a former passage's word trigrams that a copy must contain. It must share ``SAME`` of its trigrams."""
 SAMPLE = 200
 """Number of passages in a sample; with it, the estimated share of changed passages is accurate to about 7 points."""
 PASSAGES_SAMPLE = "passages_sample"
