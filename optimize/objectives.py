@@ -17,7 +17,7 @@ from querywright.metrics.judges import JUDGED
 from querywright.models.lm import engine_of
 from querywright.models.response_parsing import text_response
 from querywright.models.usage import Cost
-from querywright.optimize.evaluate import Evaluation
+from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.judge_files import SavedJudge
 from querywright.programs import READERS
 from querywright.retrieval.checks import TO_LABEL, helpful
@@ -87,6 +87,18 @@ class Objective:
             for row in evaluation.rows
         }
         return {key: value for key, value in found.items() if not math.isnan(value)}
+
+    def scored(self, row: Row) -> tuple[bool, ...]:
+        """Return which of the objective's metrics have a score for a question."""
+        return tuple(not math.isnan(row.scores.get(metric, math.nan)) for metric in self.metrics)
+
+    def paired(self, one: Evaluation, other: Evaluation) -> tuple[Evaluation, Evaluation]:
+        """Return both evaluations without the questions that only one of them scored."""
+        theirs = {row.id: row for row in other.rows}  # a pruned trial has fewer rows
+        rows = [(row, theirs[row.id]) for row in one.rows if row.id in theirs]
+        rows = [(a, b) for a, b in rows if self.scored(a) == self.scored(b)]
+        mine, others = (tuple(pair[side] for pair in rows) for side in (0, 1))
+        return Evaluation(one.name, mine, one.seconds), Evaluation(other.name, others, other.seconds)
 
 
 def objective_named(name: str) -> Objective:

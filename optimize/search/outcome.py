@@ -26,7 +26,7 @@ from querywright.optimize.optimizer_run import OptimizerError
 from querywright.optimize.results import BASELINE, PLAIN, Candidate, PairedComparison, by_judges, configuration
 from querywright.optimize.search.core import Search
 from querywright.optimize.search.prompts import Variant, with_reader_prompts
-from querywright.optimize.search.selection import Selection, beats, best_of, choose, paired
+from querywright.optimize.search.selection import Selection, beats, best_of, choose
 from querywright.optimize.search.spec import UNTUNED
 from querywright.optimize.search.trials import ArmConfig, TrialRecord, cheapest
 from querywright.optimize.significance import Verdict, family, figures, verdict_on
@@ -347,7 +347,7 @@ def verdict_of(
     if chosen.too_few:
         return "too few questions", f"{chosen.too_few}, so the baseline is recommended"
     if chosen.winner is chosen.plain:
-        mine, plain = paired(chosen.best.dev, chosen.plain.dev, objective)
+        mine, plain = objective.paired(chosen.best.dev, chosen.plain.dev)
         ours, other = (f"{100 * objective.value(one):.1f}".replace("nan", "-") for one in (mine, plain))
         said = f"; {figures(mine.against(plain, objective.metrics[0]))}" if mine.rows else ""
         scored, total = len(objective.scores(mine)), len(chosen.plain.dev.rows)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import permutations, product
 from typing import Any, TypeVar
 
 import numpy as np
 
 from querywright.data.types import Label
 from querywright.errors import QuerywrightError
-from querywright.optimize.evaluate import Evaluation, Row
+from querywright.optimize.evaluate import Evaluation
 from querywright.optimize.objectives import Objective
-from querywright.optimize.search.trials import TrialRecord, best, ended, front, points
+from querywright.optimize.search.trials import TrialRecord, ended, front, leads, points
 
 FEWEST = 6
 """Minimum number of questions; with fewer, no exact test is significant at 5%, even if all are won."""
@@ -99,43 +97,16 @@ def best_of(arms: Sequence[T], objective: Objective) -> T:
     then by fewer LM calls. An arm without a value is omitted, unless no arm has a value.
     """
     running = [arm for arm in arms if not math.isnan(objective.value(arm.dev))] or list(arms)
-    alike: dict[Any, list[int]] = {}  # arms that scored the same questions
-    for number, arm in enumerate(running):
-        alike.setdefault(tuple((row.id, *_scored(row, objective)) for row in arm.dev.rows), []).append(number)
-    ranks = [_rank(arm.dev, objective) for arm in running]
-    leads = [0] * len(running)
-    for group in alike.values():
-        order = sorted(ranks[number] for number in group)
-        for number in group:
-            leads[number] = bisect_left(order, ranks[number]) - len(order) + bisect_right(order, ranks[number])
-    for group, others in permutations(alike.values(), 2):
-        for number, other in product(group, others):
-            pair = paired(running[number].dev, running[other].dev, objective)
-            mine, theirs = (_rank(one, objective) for one in pair)
-            leads[number] += (mine > theirs) - (mine < theirs)
-    return running[max(range(len(running)), key=leads.__getitem__)]
+    ahead = leads([arm.dev for arm in running], objective, lambda one: _rank(one, objective))
+    return running[max(range(len(running)), key=ahead.__getitem__)]
 
 
 def beats(arm: Evaluation, other: Evaluation, objective: Objective) -> bool:
     """Return whether the first arm has the higher objective on the questions that both scored."""
     if math.isnan(objective.value(other)):
         return not math.isnan(objective.value(arm))
-    mine, theirs = (objective.value(one) for one in paired(arm, other, objective))
+    mine, theirs = (objective.value(one) for one in objective.paired(arm, other))
     return round(mine, 9) > round(theirs, 9)
-
-
-def paired(arm: Evaluation, other: Evaluation, objective: Objective) -> tuple[Evaluation, Evaluation]:
-    """Return both arms without the questions that only one of them scored."""
-    theirs_by_id = {row.id: row for row in other.rows}  # a pruned trial has fewer rows
-    both = [(row, theirs_by_id[row.id]) for row in arm.rows if row.id in theirs_by_id]
-    rows = [(a, b) for a, b in both if _scored(a, objective) == _scored(b, objective)]
-    mine, theirs = (tuple(pair[side] for pair in rows) for side in (0, 1))
-    return Evaluation(arm.name, mine, arm.seconds), Evaluation(other.name, theirs, other.seconds)
-
-
-def _scored(row: Row, objective: Objective) -> list[bool]:
-    """Return which of an objective's metrics have a score."""
-    return [not math.isnan(row.scores.get(metric, math.nan)) for metric in objective.metrics]
 
 
 def _rank(evaluation: Evaluation, objective: Objective) -> tuple[float, float, float]:
@@ -186,9 +157,10 @@ def worse_than(
     """
     from scipy.stats import wilcoxon
 
-    leader = best(ended(finished, "complete"), objectives[0])
-    if leader is None or len(objectives) > 1:
+    values = points(finished, objectives[:1])
+    if not values or len(objectives) > 1:
         return None
+    leader = max((one for one in finished if one.number in values), key=lambda one: values[one.number])
     mine, theirs = objectives[0].scores(tried), objectives[0].scores(leader.dev)
     differences = [mine[key] - theirs[key] for key in mine if key in theirs]
     ahead = sum(mine.values()) * len(theirs) > sum(theirs.values()) * len(mine)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from itertools import permutations, product
 from typing import Any, Literal
 
 from querywright.errors import TechniqueError
@@ -154,36 +156,86 @@ class TrialRecord:
         return replace(record, **{**data, **costs})
 
 
+def _value(trial: TrialRecord, aim: Objective) -> float:
+    """Return a trial's value for an objective, which need not be an objective of its study."""
+    return trial.values[aim.name] if aim.name in trial.values else aim.value(trial.dev)
+
+
 def points(trials: Sequence[TrialRecord], objectives: Sequence[Objective]) -> dict[int, tuple[float, ...]]:
     """Return the values of complete trials by number, without trials that lack a value, scaled so that larger is
     better.
     """
     found = {
-        one.number: tuple(aim.sign * one.values.get(aim.name, math.nan) for aim in objectives)
+        one.number: tuple(aim.sign * _value(one, aim) for aim in objectives)
         for one in sorted(ended(trials, "complete"), key=lambda one: one.number)
     }
     return {number: point for number, point in found.items() if not any(map(math.isnan, point))}
 
 
+def leads(evaluations: Sequence[Evaluation], objective: Objective, rank: Callable[[Evaluation], Any]) -> list[int]:
+    """Return for each evaluation how many others it is ahead of, minus how many are ahead of it.
+
+    Each pair is compared on the questions that both scored, so that no program gains from questions without a score.
+
+    Args:
+        evaluations: The evaluations.
+        objective: A quality objective.
+        rank: A function that returns an evaluation's rank; the evaluation with the higher rank is ahead.
+    """
+    alike: dict[Any, list[int]] = {}  # evaluations that scored the same questions
+    for number, one in enumerate(evaluations):
+        alike.setdefault(tuple((row.id, *objective.scored(row)) for row in one.rows), []).append(number)
+    ranks = list(map(rank, evaluations))
+    ahead = [0] * len(evaluations)
+    for group in alike.values():
+        order = sorted(ranks[number] for number in group)
+        for number in group:
+            ahead[number] = bisect_left(order, ranks[number]) - len(order) + bisect_right(order, ranks[number])
+    for group, others in permutations(alike.values(), 2):
+        for number, other in product(group, others):
+            mine, theirs = map(rank, objective.paired(evaluations[number], evaluations[other]))
+            ahead[number] += (mine > theirs) - (mine < theirs)
+    return ahead
+
+
+def _values(one: TrialRecord, other: TrialRecord, aim: Objective) -> tuple[float, float]:
+    """Return two trials' values, scaled so that larger is better; of a quality, on the questions that both scored."""
+    mine, theirs = (tuple(map(aim.scored, trial.dev.rows)) for trial in (one, other))
+    if mine == theirs or not aim.metrics:
+        return aim.sign * _value(one, aim), aim.sign * _value(other, aim)
+    first, second = (aim.value(found) for found in aim.paired(one.dev, other.dev))
+    return first, second
+
+
 def front(trials: Sequence[TrialRecord], objectives: Sequence[Objective]) -> list[int]:
     """Return the numbers of the complete trials that no other trial beats.
 
-    A trial beats another if it is at least as good in every objective and better in one. If trials have the same
-    values, only the first counts.
+    A trial beats another if it is at least as good in every objective and better in one. Each pair is compared on the
+    questions that both scored. If trials have the same values, only the first counts.
     """
-    first = {point: number for number, point in reversed(points(trials, objectives).items())}
-    return sorted(
-        number
-        for point, number in first.items()
-        if not any(other != point and all(a >= b for a, b in zip(other, point, strict=True)) for other in first)
-    )
+    values, ahead, kept = points(trials, objectives), _ahead(trials, objectives[0]), list[TrialRecord]()
+    scored = [one for one in trials if one.number in values]
+    for one in sorted(scored, key=lambda one: (-ahead[one.number], *(-v for v in values[one.number][1:]), one.number)):
+        pairs = ((_values(one, other, aim) for aim in objectives) for other in kept)
+        if not any(all(theirs >= mine for mine, theirs in pair) for pair in pairs):
+            kept.append(one)
+    return sorted(one.number for one in kept)
+
+
+def _ahead(trials: Sequence[TrialRecord], aim: Objective) -> dict[int, float]:
+    """Return by number how far each complete trial is ahead: by ``leads`` for a quality, by its value for a cost."""
+    values = points(trials, [aim])
+    if not aim.metrics:
+        return {number: point[0] for number, point in values.items()}
+    evaluations = {one.number: one.dev for one in trials if one.number in values}
+    found = leads([*evaluations.values()], aim, lambda one: round(aim.value(one), 9))
+    return dict(zip(evaluations, map(float, found), strict=True))
 
 
 def ranked(trials: Sequence[TrialRecord], aim: Objective) -> list[TrialRecord]:
-    """Return the complete trials with a value, best first; ties are sorted by number."""
-    values = points(trials, [aim])
-    scored = [one for one in trials if one.number in values]
-    return sorted(scored, key=lambda one: (-values[one.number][0], one.number))
+    """Return the complete trials with a value, best first; ties are sorted by number. For a quality, see ``leads``."""
+    ahead = _ahead(trials, aim)
+    return sorted((one for one in trials if one.number in ahead), key=lambda one: (-ahead[one.number], one.number))
 
 
 def cheapest(
@@ -200,10 +252,11 @@ def cheapest(
     Returns:
         The trial (the best one if several are equally cheap); None if no trial has a value.
     """
-    order, first = ranked(trials, objectives[0]), objectives[0].name
-    near = [one for one in order if one.values[first] >= order[0].values[first] - within - 1e-9]
     aim = cost or next((one for one in objectives if not one.metrics), objective_named("tokens"))
-    return min(near, key=lambda one: aim.value(one.dev), default=None)
+    order, kept = ranked(trials, objectives[0]), front(trials, [objectives[0], aim])
+    pairs = [(one, *_values(one, order[0], objectives[0])) for one in order]
+    near = [one for one, mine, leading in pairs if mine >= leading - within - 1e-9]
+    return min((one for one in near if one.number in kept), key=lambda one: _value(one, aim), default=None)
 
 
 def best(trials: Sequence[TrialRecord], aim: Objective) -> TrialRecord | None:

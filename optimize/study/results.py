@@ -34,6 +34,7 @@ from querywright.optimize.search.trials import (
 from querywright.optimize.slices import slice_results
 from querywright.optimize.study.spec import StudySpec
 from querywright.optimize.tables import percent, write_table
+from querywright.retrieval.checks import TO_LABEL
 
 BEST_SHOWN = 8
 STATES = ("complete", "pruned", "failed", "running")
@@ -235,12 +236,22 @@ def trial_rows(snapshot: Snapshot) -> list[dict[str, Any]]:
             found = interval(one, aim)
             values = {"value": one.values.get(aim.name, math.nan), "low": found.low, "high": found.high}
             row |= {f"{part}.{aim.name}": value for part, value in values.items()}
-        row["questions"] = len(one.dev.rows)
+        row |= {"questions": len(one.dev.rows), "unscored": interval(one, snapshot.spec.aims[0]).unscored}
         row |= {f"spent.{name}": getattr(one.spent, name) for name in _COST}
         row["prompt_spent.calls"] = one.prompt_spent.calls
         row |= {f"knob.{name}": value for name, value in one.arm.knobs.items()}
         rows.append(row | {f"param.{name}": value for name, value in one.params.items()})
     return rows
+
+
+def unscored_note(snapshot: Snapshot) -> str:
+    """Return a line on the questions that some trials did not score; empty if every trial scored all questions."""
+    if not any(interval(one, snapshot.spec.aims[0]).unscored for one in ended(snapshot.trials, "complete")):
+        return ""
+    return (
+        "arms with unscored questions are compared with others on the questions that both scored, so their order may "
+        f"differ from the order of their scores; to score the questions, label the passages ({TO_LABEL})"
+    )
 
 
 def write_report(snapshot: Snapshot, path: str | Path) -> None:
@@ -278,7 +289,7 @@ def study_html(snapshot: Snapshot) -> str:
         compared,
         title=f"Study {spec.name}{by_judges(outcome.get('judges', ()))}",
         facts={name: text for name, text in facts.items() if text},
-        notes=[CHOSEN_ON_DEV, *compared.all_notes],
+        notes=[CHOSEN_ON_DEV, *filter(None, [unscored_note(snapshot)]), *compared.all_notes],
         outcome=f"{outcome['sentence']}; recommended: {outcome['recommended']}",
         command=str(outcome["command"]),
         template="study.html",

@@ -244,7 +244,7 @@ def study_json(snapshot: Snapshot) -> dict[str, Any]:
 def show_study(snapshot: Snapshot, *, verbose: bool = False) -> None:
     """Print the results of a finished study: the trials on dev, the results on test, the verdict, and the cost."""
     from querywright.optimize.search.trials import ranked
-    from querywright.optimize.study.results import trial_table
+    from querywright.optimize.study.results import trial_table, unscored_note
 
     aims, outcome, evaluations = snapshot.spec.aims, snapshot.outcome or {}, snapshot.evaluations
     compared = snapshot.compared
@@ -252,6 +252,8 @@ def show_study(snapshot: Snapshot, *, verbose: bool = False) -> None:
     rows = trial_table(ranked(snapshot.trials, aims[0]), aims)
     show_table(f"dev, best {len(rows)} arms, with changed knobs", rows)
     _show_front(snapshot)
+    if note := unscored_note(snapshot):
+        say(note)
     title = f"test, {len(evaluations[0].rows)} questions, evaluated once"
     show_scores(title, evaluations, verbose=verbose, notes=compared.below)
     show_verdicts(snapshot.comparisons, verbose=verbose)
@@ -277,7 +279,7 @@ def _remarks(snapshot: Snapshot, outcome: Mapping[str, Any]) -> list[str]:
 def show_status(snapshot: Snapshot) -> None:
     """Print a study's trials so far."""
     from querywright.optimize.search.trials import best
-    from querywright.optimize.study.results import status, trial_table
+    from querywright.optimize.study.results import status, trial_table, unscored_note
 
     found, aims = status(snapshot), snapshot.spec.aims
     trials = found["trials"]
@@ -291,7 +293,7 @@ def show_status(snapshot: Snapshot) -> None:
     _show_front(snapshot)
     limits = {name: one for name, one in found["spent"].items() if isinstance(one, dict) and one["limit"] is not None}
     budget = ", ".join(f"{one['made']:g} of {one['limit']:g} {name}" for name, one in limits.items())
-    for line in (found["sentence"], budget and f"budget: {budget}", _cost(snapshot)):
+    for line in (unscored_note(snapshot), found["sentence"], budget and f"budget: {budget}", _cost(snapshot)):
         if line:
             say(line)
 

@@ -18,11 +18,10 @@ from querywright.optimize.search.selection import (
     beats,
     best_of,
     choose,
-    paired,
     winners_curse,
     worse_than,
 )
-from querywright.optimize.search.trials import ArmConfig, TrialRecord, cheapest
+from querywright.optimize.search.trials import ArmConfig, TrialRecord, cheapest, front, ranked
 
 USEFUL = objectives_of(["decision_useful"])
 USEFUL_AND_CALLS = objectives_of(["decision_useful", "lm_calls"])
@@ -123,6 +122,20 @@ def test_the_cheapest_within_a_point_of_the_best():
     assert cheapest([], USEFUL) is None
 
 
+def test_questions_without_a_score_do_not_put_a_trial_in_front():
+    both = USEFUL_AND_CALLS
+    base = plain([1, 1, 0, 0], calls=0, objectives=both)
+    lucky = tried(1, [1, NAN, NAN, NAN], calls=0, objectives=both)  # its only score is a question that all win
+    better = tried(2, [1, 1, 1, NAN], calls=2, objectives=both)
+    worse = tried(3, [NAN, 0, 0, NAN], calls=1, objectives=both)
+    trials = [worse, lucky, base, better]
+    assert [one.number for one in ranked(trials, both[0])] == [2, 0, 1, 3]
+    assert front(trials, both) == [0, 2]
+    assert cheapest(trials, both).number == 2
+    assert cheapest(trials, both, within=0.6).number == 0
+    assert [one.number for one in ranked(trials, both[1])] == [0, 1, 3, 2]
+
+
 def arm(name, *values, label=None, calls=1):
     """An arm with these accuracies; a pair of numbers is usefulness and accuracy; NaN stands for a failure."""
     scores = [value if isinstance(value, tuple) else (NAN, value) for value in values]
@@ -149,7 +162,7 @@ def test_an_arm_that_failed_on_hard_questions_does_not_win_by_that():
     assert (ahead(failed, through), ahead(through, failed)) == (False, True)
     same = arm("same", 1.0, 1.0, 1.0, NAN, NAN)
     assert (ahead(same, through), ahead(through, same)) == (False, False)
-    one, other = paired(arm("one", NAN, 1.0, 0.0, NAN).dev, arm("other", 1.0, NAN, 1.0, NAN).dev, ACCURACY)
+    one, other = ACCURACY.paired(arm("one", NAN, 1.0, 0.0, NAN).dev, arm("other", 1.0, NAN, 1.0, NAN).dev)
     assert [row.id for row in one.rows] == [row.id for row in other.rows] == ["q2", "q3"]
     hard, easy = arm("hard", (1.0, 0.0), (1.0, 1.0), (NAN, NAN)), arm("easy", (1.0, 1.0), (1.0, 1.0), (0.0, 0.0))
     assert best([hard, easy], BOTH) == "easy"
