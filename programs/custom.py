@@ -11,6 +11,7 @@ import dspy
 from querywright.data.types import History
 from querywright.errors import TechniqueError
 from querywright.programs.base import MAX_PASSAGES, Technique, record_search
+from querywright.programs.selection import SELECT
 from querywright.retrieval.callable import CallableRetriever
 from querywright.retrieval.types import Query
 
@@ -31,6 +32,7 @@ class CustomProgram(Technique):
     PAPER = "-"
     LM_STAGES = 1
     SEARCHES = "its own"
+    SHOWS_OPTIONS = True  # if the program takes options, it gets them, so there is no knob
     KNOBS = (MAX_PASSAGES,)
     PROGRAM: ClassVar[Any]
     INPUTS: ClassVar[tuple[str, ...]]
@@ -39,6 +41,11 @@ class CustomProgram(Technique):
     def __init__(self, retriever: Any = None, **knobs: Any) -> None:
         super().__init__(retriever, **knobs)
         self.program = _copied(self.PROGRAM)
+
+    @property
+    def uses_options(self) -> bool:
+        """Whether the LM sees the options when it selects passages; whether the program uses them is not known."""
+        return bool(self.knobs.get(SELECT.name, False))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CustomProgram:
         memo[id(self.program)] = _copied(self.program)

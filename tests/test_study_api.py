@@ -142,7 +142,9 @@ def test_the_same_folder_resumes_and_returns_its_results(search, questions, serv
     assert kept.finished
     assert kept.spec.techniques["keywords"].knobs["copies"].high == 3
     assert kept.spent.calls == calls
-    with pytest.raises(InputError, match=r"train, dev, test changed since this study started"):
+    with pytest.raises(
+        InputError, match=r"these changed .*: the train questions, the dev questions, the test questions; undo"
+    ):
         search(questions.assign(question=questions["question"] + " Say why."), out="studies/mine")
 
 

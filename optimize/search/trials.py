@@ -100,12 +100,12 @@ class TrialRecord:
     state: TrialState
     arm: ArmConfig
     values: Mapping[str, float] = field(default_factory=dict)
-    dev: Evaluation = field(default_factory=lambda: Evaluation("", (), 0.0))
-    spent: Cost = field(default_factory=Cost)
-    prompt_spent: Cost = field(default_factory=Cost)
-    judged: Cost = field(default_factory=Cost)
+    dev: Evaluation = field(default_factory=lambda: Evaluation("", (), 0.0), repr=False)
+    spent: Cost = field(default_factory=Cost, repr=False)
+    prompt_spent: Cost = field(default_factory=Cost, repr=False)
+    judged: Cost = field(default_factory=Cost, repr=False)
     same_as: int | None = None
-    params: Mapping[str, Any] = field(default_factory=dict)
+    params: Mapping[str, Any] = field(default_factory=dict, repr=False)
     began: float | None = None
     ended: float | None = None
     worker: str = ""

@@ -145,6 +145,8 @@ def run_study(
             _settle_spec(store, spec)
             write_spec(kept, folder / SPEC_FILE)  # last, so that a rejected study changes nothing
             finished = store.attribute(OUTCOME) is not None
+            if finished and not reopen:
+                tell("this study is finished; its results are shown, even if its questions or collection have changed")
             if reopen or not finished:
                 with _workers_beside(0 if finished else workers - 1, folder, where, home):
                     try:
@@ -456,8 +458,8 @@ def _settle_spec(store: StudyStorage, spec: StudySpec) -> None:
 
 def _settle_data(store: StudyStorage, search: Search) -> None:
     """Store the digests of a new study's questions, collections, judges, and code, or raise if they changed."""
-    now = {name: data_hash(part) for name, part in search.data.items()}
-    now |= {f"the collection, by {engine}": search.retriever(engine).fingerprint for engine in search.space.engines}
+    now = {f"the {name} questions": data_hash(part) for name, part in search.data.items()}
+    now |= {f"the retriever {engine}": search.retriever(engine).fingerprint for engine in search.space.engines}
     metrics = [*search.spec.objectives, *(one.metric for one in search.spec.prompts.values() if one.metric)]
     code = [name for name in (*search.spec.techniques, *metrics) if names_code(name)]
     now |= {f"the code of {name}": code_digest(name) for name in code}
@@ -471,8 +473,8 @@ def _settle_data(store: StudyStorage, search: Search) -> None:
     changed = [name for name in now if before.get(name) != now[name]]
     if changed:
         raise InputError(
-            f"{', '.join(changed)} changed since this study started, so old and new trials cannot be compared; undo "
-            f"the change, or {AGAIN}"
+            "these changed since this study started, so old and new trials cannot be compared: "
+            f"{', '.join(changed)}; undo the change, or {AGAIN}"
         )
 
 

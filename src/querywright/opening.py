@@ -36,7 +36,7 @@ from querywright.programs import RAG, READERS, make_program, make_reader
 from querywright.programs.ensemble import without_reader
 from querywright.programs.readers import reader_for
 from querywright.retrieval import rerank
-from querywright.retrieval.checks import TO_LABEL, tell_all_searched, tell_rebuilt
+from querywright.retrieval.checks import TO_LABEL, rebuilt, tell_all_searched, tell_rebuilt
 from querywright.retrieval.collection import collection_folder, read_manifest
 from querywright.retrieval.edits import former_passages, labeled_passages, settle_labels
 from querywright.retrieval.engines import check_engine, passages_in
@@ -378,8 +378,8 @@ def open_experiment(
 def _hints(experiment: Experiment, former: Mapping[str, Passage]) -> list[str]:
     """Return warnings about the questions, the collection and the rewriters."""
     found: list[str] = []
-    tell_rebuilt(experiment.searched, found.append)
     own = {name: program.technique.retriever for name, program in experiment.programs.items()}
+    tell_rebuilt(experiment.searched, found.append, {} if rebuilt(experiment.retrievers.values()) else own)
     retrievers = experiment.retrievers | {name: one for name, one in own.items() if one is not None}
     tell_all_searched(experiment.questions, retrievers, former, found.append)
     techniques: dict[Any, list[str]] = {}

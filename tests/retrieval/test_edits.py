@@ -192,6 +192,14 @@ def test_the_parts_and_copies_of_a_passage_share_its_label(edit):
     assert found.evidence == {"b.md#1": Label.ENTAILED, "a.md#2": Label.ENTAILED}
     assert [set(group) for group in found.alternatives] == [{"b.md#1", "a.md#2"}]
     assert "the text of the labeled passage 'a.md#0' is now in 2 passages" in told[1]
+    told.clear()
+    labeled = replace(question, evidence={**question.evidence, "a.md#2": Label.NOT_USEFUL})
+    (found,) = follow_labels([labeled], lambda: now, former, told.append, told.append)
+    assert (found.evidence, found.alternatives) == ({"a.md#2": Label.NOT_USEFUL}, ())
+    assert len(told) == 1, "a person has labeled a part, so nothing is left to check"
+    (found,) = follow_labels([replace(labeled, assessors={"a.md#2": (JUDGED,)})], lambda: now, former, told.append,
+                             told.append)  # fmt: skip
+    assert found.evidence == {"b.md#1": Label.ENTAILED, "a.md#2": Label.ENTAILED}, "a person precedes a judge"
 
 
 JUDGED = "usefulness:made/judge"
@@ -411,6 +419,19 @@ def test_a_custom_program_that_searches_a_collection_as_it_was_before_a_rebuild_
     assert warned(holders(open_retriever("mine", engine=engine, home=home))) == []
     (line,) = warned(holders(held), held)  # all arms search the same passages
     assert "the collection 'mine' was rebuilt after the retriever was opened" in line
+    (line,) = warned({"old": make_program("plain", held, reader=None)})
+    assert "the collection 'mine' was rebuilt after the retriever of old was opened" in line
+
+
+def test_labels_follow_the_current_passages_also_if_an_arm_searches_the_earlier_ones(edited):
+    asked, home, *_ = edited
+    held = open_retriever("mine", home=home)
+    qw.ChromaRetriever.build("mine", with_new_ids([*held.passages()]), home=home, prune=True)
+    arms, told = {"plain": "plain", "old": make_program("plain", held, reader=None)}, []
+    found = qw.compare(arms, asked, retriever="mine", reader=None, home=home, tell=told.append, metrics=["recall@5"],
+                       references=False)  # fmt: skip
+    assert any(line.startswith("labeled passages that moved or changed: ") for line in told)
+    assert found.arm("plain").average("recall@5") == found.arm("old").average("recall@5") > 0
 
 
 @patch.dict(TECHNIQUES)  # a study registers its techniques

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
+from types import MappingProxyType
 from typing import Any
 
 from querywright.data.reading import check_evidence, check_labels
@@ -119,13 +120,21 @@ def rebuilt(retrievers: Iterable[Any]) -> list[str]:
     return list(dict.fromkeys(part.name for part in parts if getattr(part, "is_rebuilt", False) is True))
 
 
-def tell_rebuilt(retrievers: Iterable[Any], tell: Tell) -> None:
-    """Warn about open retrievers whose collection was rebuilt; each collection is reported only once."""
+def tell_rebuilt(retrievers: Iterable[Any], tell: Tell, arms: Mapping[str, Any] = MappingProxyType({})) -> None:
+    """Warn about open retrievers whose collection was rebuilt; each collection is reported only once.
+
+    Args:
+        retrievers: The retrievers.
+        tell: A function that is called with each warning.
+        arms: The retrievers of a comparison's arms. If only some of them search the earlier passages, these are named.
+    """
     for name in rebuilt(retrievers):
+        old = [arm for arm, one in arms.items() if name in rebuilt([one])]
+        whose = f" of {', '.join(old)}" if 0 < len(old) < len(arms) else ""
         tell(
-            f"warning: the collection {name!r} was rebuilt after the retriever was opened, so the retriever searches "
-            f"the earlier passages; open it again, for example with ChromaRetriever({name!r}), and load programs that "
-            "use it again"
+            f"warning: the collection {name!r} was rebuilt after the retriever{whose} was opened, so the retriever "
+            f"searches the earlier passages; open it again, for example with ChromaRetriever({name!r}), and load "
+            "programs that use it again"
         )
 
 

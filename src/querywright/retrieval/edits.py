@@ -101,7 +101,7 @@ def follow_labels(
     """Return the questions with each former passage's label moved to the passage that now contains most of its text.
 
     If a former passage was split or copied, each part and copy gets the label, and they are alternatives: finding one
-    is enough.
+    is enough. If a person has labeled one of them, the former passage's label no longer applies.
 
     Args:
         questions: The questions, labeled or not.
@@ -138,11 +138,11 @@ def follow_labels(
             rest(f"more labeled passages that moved or changed: {'; '.join(hidden)}")
     for question in questions:
         for id in question.evidence:
-            if len(matched.get(id, ())) > 1:
+            if len(matched.get(id, ())) > 1 and not _has_own_label(question, matched[id]):
                 tell(
                     f"warning: question {question.in_words}: the text of the labeled passage {id!r} is now in "
-                    f"{len(matched[id])} passages, and finding any of them is enough; check which passages answer the "
-                    "question"
+                    f"{len(matched[id])} passages, and finding any of them is enough; label the passages that "
+                    "answer the question"
                 )
     return [
         _relabeled(question, matched, tell) if matched.keys() & question.evidence else question
@@ -172,7 +172,7 @@ def settle_labels(
     named = {id for question in questions for id in question.evidence}
     if not collections or not named or (len(collections) == 1 and not named & former.keys()):
         return list(questions)
-    first, *others = labeled_first(questions, [one() for one in collections])
+    first, *others = labeled_first(named - former.keys(), [one() for one in collections])
     found = follow_labels(questions, first.values, former, tell, rest)
     for other in others:
         found = spread_labels(found, first, other)
@@ -180,20 +180,20 @@ def settle_labels(
 
 
 def labeled_first(
-    questions: Sequence[Question], collections: Iterable[Mapping[str, Passage]]
+    labeled: Collection[str], collections: Iterable[Mapping[str, Passage]]
 ) -> list[Mapping[str, Passage]]:
     """Return distinct collections, the one with the most labeled passages first.
 
     Args:
-        questions: The questions, labeled or not.
+        labeled: The ids of the labeled passages, without former passages, which only a collection that was opened
+            before it was rebuilt still has.
         collections: The passages of each collection by id.
     """
-    named = {id for question in questions for id in question.evidence}
     found: list[Mapping[str, Passage]] = []
     for one in collections:
         if all(one.keys() != other.keys() for other in found):
             found.append(one)
-    return sorted(found, key=lambda one: -len(named & one.keys()))
+    return sorted(found, key=lambda one: -len(one.keys() & labeled))
 
 
 def spread_labels(
@@ -330,18 +330,24 @@ def _kept(question: str, passage: str, given: Sequence[_Given], tell: Callable[[
     return kept
 
 
+def _has_own_label(question: Question, parts: Sequence[str]) -> bool:
+    """Return whether a person has labeled a part of a passage, so that the passage's label no longer applies."""
+    return any(part in question.evidence and PERSON in question.assessors.get(part, (PERSON,)) for part in parts)
+
+
 def _relabeled(question: Question, matched: Mapping[str, tuple[str, ...]], tell: Callable[[str], object]) -> Question:
     """Return a question whose evidence names current passages."""
     given: defaultdict[str, list[_Given]] = defaultdict(list)
     for id, label in question.evidence.items():
-        for new in matched.get(id, (id,)):
+        parts = matched.get(id, (id,))
+        for new in () if len(parts) > 1 and _has_own_label(question, parts) else parts:
             given[new].append(_Given(label, question.assessors.get(id, (PERSON,)), id))
     kept = {new: _kept(question.in_words, new, ones, tell) for new, ones in given.items()}
     groups = [
         tuple(dict.fromkeys(new for id in one for new in matched.get(id, (id,)))) for one in question.alternatives
     ]
     for id in question.evidence:
-        parts = tuple(new for new in matched.get(id, ()) if kept[new].id == id)
+        parts = tuple(new for new in matched.get(id, ()) if new in kept and kept[new].id == id)
         if len(parts) > 1 and not any(set(parts) & set(group) for group in groups):
             groups.append(parts)
     return replace(
