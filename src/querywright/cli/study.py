@@ -264,7 +264,8 @@ def show_study(snapshot: Snapshot, *, verbose: bool = False) -> None:
 
 def _remarks(snapshot: Snapshot, outcome: Mapping[str, Any]) -> list[str]:
     """Return a finished study's recommendation and verdict as sentences."""
-    said = [f"recommended: {outcome['recommended']} (chosen on dev)"]
+    said = _failures(snapshot)
+    said += [f"recommended: {outcome['recommended']} (chosen on dev)"]
     last = outcome["reader_prompts"]
     if last["tried"]:
         said.append(f"reader prompts, chosen by accuracy on dev: {last['name']}")
@@ -274,6 +275,16 @@ def _remarks(snapshot: Snapshot, outcome: Mapping[str, Any]) -> list[str]:
         failed = ", ".join(outcome["failed_on_test"])
         said.append(f"programs left out because too many test questions failed: {failed}")
     return [*said, str(outcome["sentence"])]
+
+
+def _failures(snapshot: Snapshot) -> list[str]:
+    """Return a line for each reason why trials failed."""
+    from querywright.optimize.search.trials import ended
+
+    reasons: dict[str, list[str]] = {}
+    for one in ended(snapshot.trials, "failed"):
+        reasons.setdefault(one.message, []).append(str(one.number))
+    return [f"failed trials ({', '.join(numbers)}): {reason}" for reason, numbers in reasons.items()]
 
 
 def show_status(snapshot: Snapshot) -> None:
@@ -293,7 +304,13 @@ def show_status(snapshot: Snapshot) -> None:
     _show_front(snapshot)
     limits = {name: one for name, one in found["spent"].items() if isinstance(one, dict) and one["limit"] is not None}
     budget = ", ".join(f"{one['made']:g} of {one['limit']:g} {name}" for name, one in limits.items())
-    for line in (unscored_note(snapshot), found["sentence"], budget and f"budget: {budget}", _cost(snapshot)):
+    for line in (
+        unscored_note(snapshot),
+        *_failures(snapshot),
+        found["sentence"],
+        budget and f"budget: {budget}",
+        _cost(snapshot),
+    ):
         if line:
             say(line)
 
