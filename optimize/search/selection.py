@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import permutations, product
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,7 +15,7 @@ from querywright.data.types import Label
 from querywright.errors import QuerywrightError
 from querywright.optimize.evaluate import Evaluation
 from querywright.optimize.objectives import Objective
-from querywright.optimize.search.trials import TrialRecord, ended, front, leads, points
+from querywright.optimize.search.trials import TrialRecord, ended, front, points
 
 FEWEST = 6
 """Minimum number of questions; with fewer, no exact test is significant at 5%, even if all are won."""
@@ -38,7 +40,7 @@ class Selection:
         front: Arms that no other arm beats in every objective, sorted by the first objective, best first.
         corrected: The best arm's value on dev, corrected for the winner's curse; see ``winners_curse``.
         too_few: Why the baseline is chosen although an arm was ahead; empty if there are enough questions.
-        repeated: Number of trials whose arm an earlier trial had evaluated.
+        repeated: Number of trials whose arm an earlier trial had evaluated; 0 if a trial failed or was pruned.
     """
 
     plain: TrialRecord
@@ -85,7 +87,7 @@ def choose(trials: Sequence[TrialRecord], objectives: Sequence[Objective], n_tes
                 f"{FEWEST} of each are required to show a difference)"
             )
             winner = plain
-    repeated = len(complete) - len(distinct)
+    repeated = len(complete) - len(distinct) if len(complete) == len(ended(trials)) else 0
     return Selection(plain, leader, winner, tuple(kept), winners_curse(distinct, first), too_few, repeated)
 
 
@@ -97,8 +99,21 @@ def best_of(arms: Sequence[T], objective: Objective) -> T:
     then by fewer LM calls. An arm without a value is omitted, unless no arm has a value.
     """
     running = [arm for arm in arms if not math.isnan(objective.value(arm.dev))] or list(arms)
-    ahead = leads([arm.dev for arm in running], objective, lambda one: _rank(one, objective))
-    return running[max(range(len(running)), key=ahead.__getitem__)]
+    alike: dict[Any, list[int]] = {}  # arms that scored the same questions
+    for number, arm in enumerate(running):
+        alike.setdefault(tuple((row.id, *objective.scored(row)) for row in arm.dev.rows), []).append(number)
+    ranks = [_rank(arm.dev, objective) for arm in running]
+    leads = [0] * len(running)
+    for group in alike.values():
+        order = sorted(ranks[number] for number in group)
+        for number in group:
+            leads[number] = bisect_left(order, ranks[number]) - len(order) + bisect_right(order, ranks[number])
+    for group, others in permutations(alike.values(), 2):
+        for number, other in product(group, others):
+            pair = objective.paired(running[number].dev, running[other].dev)
+            mine, theirs = (_rank(one, objective) for one in pair)
+            leads[number] += (mine > theirs) - (mine < theirs)
+    return running[max(range(len(running)), key=leads.__getitem__)]
 
 
 def beats(arm: Evaluation, other: Evaluation, objective: Objective) -> bool:
@@ -150,7 +165,7 @@ def winners_curse(trials: Sequence[TrialRecord], objective: Objective, seed: int
 def worse_than(
     tried: Evaluation, finished: Sequence[TrialRecord], objectives: Sequence[Objective]
 ) -> TrialRecord | None:
-    """Return the best finished trial if it is shown to be better than the given trial, otherwise None.
+    """Return the finished trial with the highest value if it is shown to be better than the given trial, else None.
 
     Like Optuna's ``WilcoxonPruner``, this compares the two trials on the questions on which the given trial was
     evaluated so far, with a one-sided Wilcoxon test. With several objectives, nothing is pruned, as in Optuna.

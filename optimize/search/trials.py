@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from itertools import permutations, product
 from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from querywright.errors import TechniqueError
 from querywright.metrics.statistics import Mean, mean_with_interval
@@ -172,70 +173,55 @@ def points(trials: Sequence[TrialRecord], objectives: Sequence[Objective]) -> di
     return {number: point for number, point in found.items() if not any(map(math.isnan, point))}
 
 
-def leads(evaluations: Sequence[Evaluation], objective: Objective, rank: Callable[[Evaluation], Any]) -> list[int]:
-    """Return for each evaluation how many others it is ahead of, minus how many are ahead of it.
+def _leads(trials: Sequence[TrialRecord], aim: Objective) -> NDArray[np.float64]:
+    """Return how far each trial (row) is ahead of each other trial (column); NaN if they cannot be compared.
 
-    Each pair is compared on the questions that both scored, so that no program gains from questions without a score.
-
-    Args:
-        evaluations: The evaluations.
-        objective: A quality objective.
-        rank: A function that returns an evaluation's rank; the evaluation with the higher rank is ahead.
+    If two trials have scores for different questions, their quality is compared on the questions for which both have a
+    score, so that a trial does not gain from questions without a score.
     """
-    alike: dict[Any, list[int]] = {}  # evaluations that scored the same questions
-    for number, one in enumerate(evaluations):
-        alike.setdefault(tuple((row.id, *objective.scored(row)) for row in one.rows), []).append(number)
-    ranks = list(map(rank, evaluations))
-    ahead = [0] * len(evaluations)
-    for group in alike.values():
-        order = sorted(ranks[number] for number in group)
-        for number in group:
-            ahead[number] = bisect_left(order, ranks[number]) - len(order) + bisect_right(order, ranks[number])
-    for group, others in permutations(alike.values(), 2):
-        for number, other in product(group, others):
-            mine, theirs = map(rank, objective.paired(evaluations[number], evaluations[other]))
-            ahead[number] += (mine > theirs) - (mine < theirs)
-    return ahead
-
-
-def _values(one: TrialRecord, other: TrialRecord, aim: Objective) -> tuple[float, float]:
-    """Return two trials' values, scaled so that larger is better; of a quality, on the questions that both scored."""
-    mine, theirs = (tuple(map(aim.scored, trial.dev.rows)) for trial in (one, other))
-    if mine == theirs or not aim.metrics:
-        return aim.sign * _value(one, aim), aim.sign * _value(other, aim)
-    first, second = (aim.value(found) for found in aim.paired(one.dev, other.dev))
-    return first, second
-
-
-def front(trials: Sequence[TrialRecord], objectives: Sequence[Objective]) -> list[int]:
-    """Return the numbers of the complete trials that no other trial beats.
-
-    A trial beats another if it is at least as good in every objective and better in one. Each pair is compared on the
-    questions that both scored. If trials have the same values, only the first counts.
-    """
-    values, ahead, kept = points(trials, objectives), _ahead(trials, objectives[0]), list[TrialRecord]()
-    scored = [one for one in trials if one.number in values]
-    for one in sorted(scored, key=lambda one: (-ahead[one.number], *(-v for v in values[one.number][1:]), one.number)):
-        pairs = ((_values(one, other, aim) for aim in objectives) for other in kept)
-        if not any(all(theirs >= mine for mine, theirs in pair) for pair in pairs):
-            kept.append(one)
-    return sorted(one.number for one in kept)
-
-
-def _ahead(trials: Sequence[TrialRecord], aim: Objective) -> dict[int, float]:
-    """Return by number how far each complete trial is ahead: by ``leads`` for a quality, by its value for a cost."""
-    values = points(trials, [aim])
-    if not aim.metrics:
-        return {number: point[0] for number, point in values.items()}
-    evaluations = {one.number: one.dev for one in trials if one.number in values}
-    found = leads([*evaluations.values()], aim, lambda one: round(aim.value(one), 9))
-    return dict(zip(evaluations, map(float, found), strict=True))
+    values = np.array([aim.sign * _value(one, aim) for one in trials])
+    found = values[:, None] - values[None, :]
+    tables = [aim.scores(one.dev) for one in trials] if aim.metrics else []
+    keys = list(dict.fromkeys(key for table in tables for key in table))
+    if keys:
+        scores = np.array([[table.get(key, math.nan) for key in keys] for table in tables])
+        has = ~np.isnan(scores)
+        sets = np.unique(has, axis=0, return_inverse=True)[1].reshape(-1)
+        sums, counts = np.nan_to_num(scores) @ has.T.astype(float), has.astype(float) @ has.T.astype(float)
+        shared = np.divide(sums - sums.T, counts, out=np.full_like(sums, math.nan), where=counts > 0)
+        found = np.where(sets[:, None] == sets[None, :], found, shared)
+    return np.round(found, 9)
 
 
 def ranked(trials: Sequence[TrialRecord], aim: Objective) -> list[TrialRecord]:
-    """Return the complete trials with a value, best first; ties are sorted by number. For a quality, see ``leads``."""
-    ahead = _ahead(trials, aim)
-    return sorted((one for one in trials if one.number in ahead), key=lambda one: (-ahead[one.number], one.number))
+    """Return the complete trials with a value, best first; ties are sorted by number.
+
+    The best trial is ahead of the most other trials. Each pair is compared on the questions for which both have a
+    score; if all trials have the same scored questions, this is the order of their values.
+    """
+    values = points(trials, [aim])
+    scored = [one for one in trials if one.number in values]
+    ahead = np.nansum(np.sign(_leads(scored, aim)), axis=1).tolist()
+    order = sorted(zip(scored, ahead, strict=True), key=lambda pair: (-pair[1], pair[0].number))
+    return [one for one, _ in order]
+
+
+def front(trials: Sequence[TrialRecord], objectives: Sequence[Objective]) -> list[int]:
+    """Return the numbers of the complete trials on the front, none of which another trial on the front beats.
+
+    A trial beats another if it is at least as good in every objective and better in one. Each pair is compared as in
+    ``ranked``. If trials have the same values, only the first counts.
+    """
+    values = points(trials, objectives)
+    scored = [one for one in ranked(trials, objectives[0]) if one.number in values]
+    leads = [_leads(scored, aim) for aim in objectives]
+    covers = np.all([lead >= 0 for lead in leads], axis=0)
+    beats = covers & np.any([lead > 0 for lead in leads], axis=0)
+    kept: list[int] = []
+    for place in range(len(scored)):
+        if not any(covers[other, place] for other in kept):
+            kept = [*(other for other in kept if not beats[place, other]), place]
+    return sorted(scored[place].number for place in kept)
 
 
 def cheapest(
@@ -246,7 +232,8 @@ def cheapest(
     Args:
         trials: The trials.
         objectives: The first one measures quality.
-        within: How much lower than the best value the first objective may be. Default 0.01, which is one point.
+        within: How far the first objective may be below the best trial's, on the questions for which both have a score.
+            Default 0.01, which is one point.
         cost: The cost. Default: the first cost among the objectives, otherwise ``tokens``.
 
     Returns:
@@ -254,13 +241,12 @@ def cheapest(
     """
     aim = cost or next((one for one in objectives if not one.metrics), objective_named("tokens"))
     order, kept = ranked(trials, objectives[0]), front(trials, [objectives[0], aim])
-    pairs = [(one, *_values(one, order[0], objectives[0])) for one in order]
-    near = [one for one, mine, leading in pairs if mine >= leading - within - 1e-9]
+    near = [one for one, lead in zip(order, _leads(order, objectives[0])[:, :1], strict=True) if lead >= -within - 1e-9]
     return min((one for one in near if one.number in kept), key=lambda one: _value(one, aim), default=None)
 
 
 def best(trials: Sequence[TrialRecord], aim: Objective) -> TrialRecord | None:
-    """Return the complete trial with the best value (the first one if tied); None if no trial has a value."""
+    """Return the first trial of ``ranked``; None if no trial has a value."""
     return next(iter(ranked(trials, aim)), None)
 
 

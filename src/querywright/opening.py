@@ -366,8 +366,10 @@ def open_experiment(
     for one in several:
         former |= former_passages(one)
     rest: list[str] = []
-    opened = [partial(passages_in, one) for one in several]
-    experiment.questions = settle_labels(asked, opened, former, experiment.hints.append, rest.append)
+    opened = {one: partial(passages_in, one) for one in several}
+    earlier = [opened.pop(one) for one in several if rebuilt([one])]
+    now, earlier = ([*opened.values()], earlier) if opened else (earlier, [])
+    experiment.questions = settle_labels(asked, now, former, experiment.hints.append, rest.append, earlier)
     experiment.hints += _hints(experiment, former)
     for line in experiment.hints:
         tell(line)

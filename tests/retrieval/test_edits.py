@@ -18,7 +18,14 @@ from querywright.errors import InputError
 from querywright.programs import TECHNIQUES, make_program
 from querywright.retrieval.bm25 import BM25Retriever
 from querywright.retrieval.checks import tell_passages
-from querywright.retrieval.edits import follow_labels, follow_rows, former_passages, sample_passages, share_changed
+from querywright.retrieval.edits import (
+    follow_labels,
+    follow_rows,
+    former_passages,
+    sample_passages,
+    settle_labels,
+    share_changed,
+)
 from querywright.retrieval.engines import open_retriever, opened
 from querywright.retrieval.hybrid import HybridRetriever
 
@@ -176,30 +183,59 @@ def test_labels_follow_edits_of_pages(tmp_path, edit, kept, followed, lost):
 
 
 @pytest.mark.parametrize("edit", ["split", "copied"])
-def test_the_parts_and_copies_of_a_passage_share_its_label(edit):
+def test_the_parts_of_a_passage_or_an_edited_passage_and_its_copy_share_its_label(edit):
     def passage(id, text):
         return Passage(id, text, metadata={"file": id.partition("#")[0]})
 
-    first, second = prose("rose", 6), prose("thorn", 6)
-    parts = (first, second) if edit == "split" else (f"{first} {second}", f"{first} {second} It pricks.")
-    now = [passage("b.md#1", parts[0]), passage("a.md#2", parts[1]), passage("a.md#3", prose("tulip", 6))]
-    if edit == "copied":  # a long passage that only contains the text is not a copy
-        now.append(passage("a.md#4", f"{first} {second} {prose('moss', 60)}"))
-    question = Question("q", "?", evidence={"a.md#0": Label.ENTAILED})
+    text, rest = prose("rose", 6), prose("thorn", 6)
+    was = {"a.md#rose-0": passage("a.md#rose-0", f"{text} {rest}")}
+    copy, edited = ("a.md#bush-1", "a.md#rose-2") if edit == "split" else ("b.md#rose-1", "a.md#rose-2")
+    now = [passage(copy, text), passage(edited, rest), passage("a.md#tulip-3", prose("tulip", 6))]
+    if edit == "copied":
+        now = [passage(copy, f"{text} {rest}"), passage(edited, f"{text} {rest}".replace("step 0", "step 9")),
+               passage("a.md#sibling-4", f"{text} {rest}".replace("step 1", "step 7"))]  # fmt: skip
+
+    def followed(question):
+        told: list[str] = []
+        (found,) = follow_labels([question], lambda: now, was, told.append, told.append)
+        return found, told
+
+    question = Question("q", "?", evidence={"a.md#rose-0": Label.ENTAILED})
+    found, told = followed(question)
+    assert found.evidence == {copy: Label.ENTAILED, edited: Label.ENTAILED}
+    assert [set(group) for group in found.alternatives] == [{copy, edited}]
+    assert "the text of the labeled passage 'a.md#rose-0' is now in 2 passages" in told[1]
+    useful, useless = ({**question.evidence, edited: one} for one in (Label.USEFUL, Label.NOT_USEFUL))
+    found, told = followed(replace(question, evidence=useful))
+    assert (found.evidence, found.alternatives, told) == ({edited: Label.USEFUL}, (), []), "a person chose a part"
+    found, told = followed(replace(question, evidence=useless))
+    assert found.evidence == {copy: Label.ENTAILED, edited: Label.NOT_USEFUL}
+    assert found.alternatives == ()
+    assert len(told) == 1, "only one part is left, so there is nothing to check"
+    found, told = followed(replace(question, evidence=useless, assessors={edited: (JUDGED,)}))
+    assert found.evidence == {copy: Label.ENTAILED, edited: Label.ENTAILED}, "a person precedes a judge"
+
+
+def test_a_similar_passage_does_not_take_or_share_a_label():
+    dose, more = "the dose is {} mg", prose("tablet", 8)
+    was = {"a.md#aspirin-1": Passage("a.md#aspirin-1", f"aspirin {dose.format(5)} {more}", metadata={"file": "a.md"})}
+    now = [Passage("a.md#aspirin-2", f"aspirin {dose.format(5)} {more} updated", metadata={"file": "a.md"}),
+           Passage("a.md#ibuprofen-3", f"ibuprofen {dose.format(9)} {more}", metadata={"file": "a.md"})]  # fmt: skip
+    for evidence, label in (({}, None), ({"a.md#ibuprofen-3": Label.NOT_USEFUL}, Label.NOT_USEFUL)):
+        question = Question("q", "?", evidence={"a.md#aspirin-1": Label.ENTAILED, **evidence})
+        (found,) = follow_labels([question], lambda: now, was, print, print)
+        assert found.evidence.get("a.md#aspirin-2") == Label.ENTAILED
+        assert found.evidence.get("a.md#ibuprofen-3") == label
+
+
+def test_labels_of_a_file_name_the_collection_that_has_their_passages():
+    small = {f"s#{n}": Passage(f"s#{n}", prose(f"rose{n}", 6)) for n in range(4)}
+    large = {f"l#{n}": Passage(f"l#{n}", f"{small[f's#{2 * n}'].text} {small[f's#{2 * n + 1}'].text}") for n in (0, 1)}
     told: list[str] = []
-    former = {"a.md#0": passage("a.md#0", f"{first} {second}")}
-    (found,) = follow_labels([question], lambda: now, former, told.append, told.append)
-    assert found.evidence == {"b.md#1": Label.ENTAILED, "a.md#2": Label.ENTAILED}
-    assert [set(group) for group in found.alternatives] == [{"b.md#1", "a.md#2"}]
-    assert "the text of the labeled passage 'a.md#0' is now in 2 passages" in told[1]
-    told.clear()
-    labeled = replace(question, evidence={**question.evidence, "a.md#2": Label.NOT_USEFUL})
-    (found,) = follow_labels([labeled], lambda: now, former, told.append, told.append)
-    assert (found.evidence, found.alternatives) == ({"a.md#2": Label.NOT_USEFUL}, ())
-    assert len(told) == 1, "a person has labeled a part, so nothing is left to check"
-    (found,) = follow_labels([replace(labeled, assessors={"a.md#2": (JUDGED,)})], lambda: now, former, told.append,
-                             told.append)  # fmt: skip
-    assert found.evidence == {"b.md#1": Label.ENTAILED, "a.md#2": Label.ENTAILED}, "a person precedes a judge"
+    (found,) = settle_labels([Question("q", "?", evidence={"l#0": Label.ENTAILED})], [lambda: small, lambda: large],
+                             {"l#0": large["l#0"]}, told.append, told.append)  # fmt: skip
+    assert (told, found.evidence["l#0"]) == ([], Label.ENTAILED)
+    assert found.evidence.keys() == {"l#0", "s#0", "s#1"}
 
 
 JUDGED = "usefulness:made/judge"

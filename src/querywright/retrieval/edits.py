@@ -3,7 +3,8 @@
 If documents are removed or replaced, the collection keeps their former passages in ``former.jsonl``; a label file also
 contains the text of its passages. A label that names a former passage is moved to the passage that contains most of its
 text. If several labels then name the same passage, a person's label takes precedence over a judge's, then the label of
-the passage itself over a label that moved to it, and then the better label.
+the passage itself over a label that moved to it, and then the better label. If a passage was split, a person's useful
+label for a part replaces the passage's label.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from querywright.data.labels import GRADES, PassageLabel, read_labels
 from querywright.data.sources import Source
@@ -28,8 +29,9 @@ SAME = 0.5
 """Share of a former passage's word trigrams that its current passages must contain together."""
 PART = 0.2
 """Share of a former passage's word trigrams that a passage must contain to count as a part of it."""
-COPY = 0.8
-"""Share of a former passage's word trigrams that a copy must contain. It must share ``SAME`` of its trigrams."""
+EDITED = 0.8
+"""Share of a former passage's word trigrams that the passage in its place must contain to count as the same passage,
+even if a copy elsewhere contains more of them."""
 SAMPLE = 200
 """Number of passages in a sample; with it, the estimated share of changed passages is accurate to about 7 points."""
 PASSAGES_SAMPLE = "passages_sample"
@@ -37,10 +39,6 @@ PASSAGES_SAMPLE = "passages_sample"
 SHOWN = 3
 
 _logger = logging.getLogger(__name__)
-
-_Candidate: TypeAlias = tuple[float, bool, bool, str, set[tuple[str, ...]]]
-"""The share of a former passage's trigrams, whether the file is the same, whether the passage is a copy, the passage's
-id, and the shared trigrams."""
 
 
 def remember_former(folder: Path, before: Mapping[str, Passage], now: Mapping[str, Passage]) -> None:
@@ -100,8 +98,9 @@ def follow_labels(
 ) -> list[Question]:
     """Return the questions with each former passage's label moved to the passage that now contains most of its text.
 
-    If a former passage was split or copied, each part and copy gets the label, and they are alternatives: finding one
-    is enough. If a person has labeled one of them, the former passage's label no longer applies.
+    If a former passage was split, each part gets the label, and the parts are alternatives: finding one is enough. The
+    same applies if the passage was edited, and a copy elsewhere contains more of its text. A person's label for a part
+    replaces the former passage's label for that part, and for all parts if it is useful.
 
     Args:
         questions: The questions, labeled or not.
@@ -118,15 +117,16 @@ def follow_labels(
     held = {one.id: one for one in passages()}
     found = _matches({id: former[id] for id in named - held.keys()}, held.values())
     matched = {id: parts for id, parts in found.items() if parts}
-    if matched:
+    moved = [id for id in matched if any(_unsettled(one, matched[id]) for one in questions if id in one.evidence)]
+    if moved:
         changed = {
             old
             for old, new in matched.items()
-            if len(new) == 1 and not _triples(former[old].text) <= _triples(held[new[0]].text)
+            if old in moved and len(new) == 1 and not _triples(former[old].text) <= _triples(held[new[0]].text)
         }
         each = [
             f"{old!r} is now {' and '.join(map(repr, matched[old]))}{', with different text' * (old in changed)}"
-            for old in sorted(matched, key=lambda id: (id not in changed, id))
+            for old in sorted(moved, key=lambda id: (id not in changed, id))
         ]
         shown, hidden = "; ".join(each[:SHOWN]), each[SHOWN:]
         more = f"; and {len(hidden)} more, listed in the report, --json, and all_notes" if hidden else ""
@@ -138,7 +138,7 @@ def follow_labels(
             rest(f"more labeled passages that moved or changed: {'; '.join(hidden)}")
     for question in questions:
         for id in question.evidence:
-            if len(matched.get(id, ())) > 1 and not _has_own_label(question, matched[id]):
+            if len(_unsettled(question, matched.get(id, ()))) > 1:
                 tell(
                     f"warning: question {question.in_words}: the text of the labeled passage {id!r} is now in "
                     f"{len(matched[id])} passages, and finding any of them is enough; label the passages that "
@@ -156,6 +156,7 @@ def settle_labels(
     former: Mapping[str, Passage],
     tell: Callable[[str], object],
     rest: Callable[[str], object],
+    earlier: Sequence[Callable[[], Mapping[str, Passage]]] = (),
 ) -> list[Question]:
     """Return the questions with labels for the current passages of all collections.
 
@@ -168,11 +169,13 @@ def settle_labels(
         former: The former passages of all collections by id.
         tell: As in ``follow_labels``.
         rest: As in ``follow_labels``.
+        earlier: Functions as in ``collections``, for collections that were opened before they were rebuilt.
     """
     named = {id for question in questions for id in question.evidence}
-    if not collections or not named or (len(collections) == 1 and not named & former.keys()):
+    if not collections or not named or (len(collections) + len(earlier) == 1 and not named & former.keys()):
         return list(questions)
-    first, *others = labeled_first(named - former.keys(), [one() for one in collections])
+    first, *others = labeled_first(named, [one() for one in collections])
+    others += [one() for one in earlier]
     found = follow_labels(questions, first.values, former, tell, rest)
     for other in others:
         found = spread_labels(found, first, other)
@@ -185,8 +188,7 @@ def labeled_first(
     """Return distinct collections, the one with the most labeled passages first.
 
     Args:
-        labeled: The ids of the labeled passages, without former passages, which only a collection that was opened
-            before it was rebuilt still has.
+        labeled: The ids of the labeled passages.
         collections: The passages of each collection by id.
     """
     found: list[Mapping[str, Passage]] = []
@@ -245,7 +247,7 @@ def follow_rows(
 ) -> list[PassageLabel]:
     """Return the rows of a label file, with current ids and texts for passages that moved or changed a little.
 
-    The rows of deleted passages and of passages that were split stay unchanged.
+    The rows of deleted passages, and of passages whose text is now in several passages, stay unchanged.
 
     Args:
         labels: The rows.
@@ -282,32 +284,44 @@ def _matches(former: Mapping[str, Passage], held: Iterable[Passage]) -> dict[str
     candidates: defaultdict[str, list[_Candidate]] = defaultdict(list)
     for passage in sorted(held if former else (), key=lambda one: one.id):
         shared: defaultdict[str, set[tuple[str, ...]]] = defaultdict(set)
-        own = _triples(passage.text)
-        for triple in own:
+        for triple in _triples(passage.text):
             for id in of_triple.get(triple, ()):
                 shared[id].add(triple)
         for id, common in shared.items():
             same_file = passage.metadata.get("file") == former[id].metadata.get("file")
-            share = len(common) / len(triples[id])
-            is_copy = share >= COPY and len(common) >= SAME * len(own)
-            candidates[id].append((share, same_file, is_copy, passage.id, common))
-    return {id: _parts(candidates[id], len(triples[id])) for id in former}
+            candidates[id].append(_Candidate(len(common) / len(triples[id]), same_file, passage.id, common))
+    return {id: _parts(id, candidates[id], len(triples[id])) for id in former}
 
 
-def _parts(candidates: Sequence[_Candidate], count: int) -> tuple[str, ...]:
-    """Return the passage with most of a former passage's text, its copies, and the passages with the rest."""
+def _parts(former: str, candidates: Sequence[_Candidate], count: int) -> tuple[str, ...]:
+    """Return the passages with a former passage's text: the one with most of it, the edited one, and other parts."""
     covered: set[tuple[str, ...]] = set()
     parts: list[str] = []
-    for _, _, is_copy, id, common in sorted(candidates, key=lambda one: one[:2], reverse=True):
-        if is_copy or len(common - covered) >= PART * count:
-            parts.append(id)
-            covered |= common
+    for one in sorted(candidates, key=lambda one: (one.share, one.same_file), reverse=True):
+        stayed = one.share >= EDITED and _place(one.id) == _place(former)
+        if stayed or len(one.common - covered) >= PART * count:
+            parts.append(one.id)
+            covered |= one.common
     return tuple(parts) if len(covered) >= SAME * count else ()
+
+
+def _place(id: str) -> str:
+    """Return the part of a document passage's id that names its file and headings."""
+    return id.rpartition("-")[0] or id
 
 
 def _triples(text: str) -> set[tuple[str, ...]]:
     words = text.casefold().split()
     return {tuple(words[place : place + 3]) for place in range(max(1, len(words) - 2))}
+
+
+class _Candidate(NamedTuple):
+    """A passage that may contain a former passage: its share of that passage's trigrams, and these trigrams."""
+
+    share: float
+    same_file: bool
+    id: str
+    common: set[tuple[str, ...]]
 
 
 class _Given(NamedTuple):
@@ -330,22 +344,30 @@ def _kept(question: str, passage: str, given: Sequence[_Given], tell: Callable[[
     return kept
 
 
-def _has_own_label(question: Question, parts: Sequence[str]) -> bool:
-    """Return whether a person has labeled a part of a passage, so that the passage's label no longer applies."""
-    return any(part in question.evidence and PERSON in question.assessors.get(part, (PERSON,)) for part in parts)
+def _unsettled(question: Question, parts: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the current passages to which a former passage's label applies.
+
+    If the passage was split, a person's label for a part replaces it, and a useful part replaces it for all parts.
+    """
+    own = [part for part in parts if part in question.evidence]
+    own = [part for part in own if PERSON in question.assessors.get(part, (PERSON,))] if len(parts) > 1 else []
+    if any(question.evidence[part] != Label.NOT_USEFUL for part in own):
+        return ()
+    return tuple(part for part in parts if part not in own)
 
 
 def _relabeled(question: Question, matched: Mapping[str, tuple[str, ...]], tell: Callable[[str], object]) -> Question:
     """Return a question whose evidence names current passages."""
     given: defaultdict[str, list[_Given]] = defaultdict(list)
     for id, label in question.evidence.items():
-        parts = matched.get(id, (id,))
-        for new in () if len(parts) > 1 and _has_own_label(question, parts) else parts:
+        for new in _unsettled(question, matched.get(id, (id,))):
             given[new].append(_Given(label, question.assessors.get(id, (PERSON,)), id))
     kept = {new: _kept(question.in_words, new, ones, tell) for new, ones in given.items()}
     groups = [
-        tuple(dict.fromkeys(new for id in one for new in matched.get(id, (id,)))) for one in question.alternatives
+        tuple(dict.fromkeys(new for id in one for new in matched.get(id, (id,)) if new in kept))
+        for one in question.alternatives
     ]
+    groups = [one for one in groups if len(one) > 1]
     for id in question.evidence:
         parts = tuple(new for new in matched.get(id, ()) if new in kept and kept[new].id == id)
         if len(parts) > 1 and not any(set(parts) & set(group) for group in groups):
