@@ -68,7 +68,9 @@ def _of_accuracy(questions: Sequence[Question], readers: Sequence[str]) -> list[
     return [note + (kinds if with_options else "")]
 
 
-def passage_warnings(evaluations: Sequence[Evaluation], retrievers: Iterable[Any]) -> list[str]:
+def passage_warnings(
+    evaluations: Sequence[Evaluation], retrievers: Iterable[Any], own: Iterable[Any] = ()
+) -> list[str]:
     """Return warnings about programs whose passages do not come from the current collection.
 
     A custom program may search a collection as it was before it was rebuilt, or show passages that none of the
@@ -76,11 +78,12 @@ def passage_warnings(evaluations: Sequence[Evaluation], retrievers: Iterable[Any
 
     Args:
         evaluations: Results of the programs.
-        retrievers: The open retrievers of the run. A collection that was rebuilt after one of them was opened is not
-            reported, because ``tell_rebuilt`` has reported it.
+        retrievers: The open retrievers of the run. A collection that was rebuilt after one of them or of ``own`` was
+            opened is not reported, because ``tell_rebuilt`` has reported it.
+        own: The retrievers of programs.
     """
-    retrievers = [*dict.fromkeys(retrievers)]
-    known, lines, others = rebuilt(retrievers), list[str](), list[Evaluation]()
+    retrievers, own = [*dict.fromkeys(retrievers)], [*dict.fromkeys(own)]
+    known, lines, others = rebuilt([*retrievers, *own]), list[str](), list[Evaluation]()
     for one in evaluations:
         names = sorted({name for row in one.rows for name in row.rebuilt}.difference(known))
         lines += [
@@ -89,17 +92,19 @@ def passage_warnings(evaluations: Sequence[Evaluation], retrievers: Iterable[Any
             for name in names
         ]
         others += [] if names else [one]
-    return [*lines, *_unknown_passages(others, retrievers)]
+    return [*lines, *_unknown_passages(others, retrievers, own)]
 
 
-def _unknown_passages(evaluations: Sequence[Evaluation], retrievers: Sequence[Any]) -> list[str]:
+def _unknown_passages(evaluations: Sequence[Evaluation], retrievers: Sequence[Any], own: Sequence[Any]) -> list[str]:
     """Return a warning for each program that showed passages that none of the retrievers has.
 
-    Retrievers that cannot look up ids are skipped; if there are no others, nothing is reported.
+    Nothing is reported if a retriever of the run cannot look up ids. A program's retriever that cannot is skipped.
     """
     shown = {one.name: dict.fromkeys(id for row in one.rows for id in row.passages) for one in evaluations}
     every = {id for ids in shown.values() for id in ids}
-    parts = [part for one in retrievers for part in getattr(one, "retrievers", (one,))]
+    parts = [part for one in dict.fromkeys([*retrievers, *own]) for part in getattr(one, "retrievers", (one,))]
+    if any(held_by(part, ()) is None for one in retrievers for part in getattr(one, "retrievers", (one,))):
+        return []
     searched = [found for one in parts if (found := held_by(one, every)) is not None]
     held = {id for passages in searched for id in passages}
     names = sorted({repr(one.name) for one in parts if isinstance(getattr(one, "name", None), str)})

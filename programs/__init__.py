@@ -92,8 +92,8 @@ def technique_class(name: str) -> type[Technique]:
         base, _, engine = name.partition("@")
         if base in TECHNIQUES:
             raise TechniqueError(
-                f"{name!r} names an engine, but only arms of a comparison may; use {base!r}, and set the engine with "
-                f"engine={engine!r} or, in a study, engines: [{engine}]"
+                f"{name!r} contains an engine; use {base!r}, and set the engine with engine={engine!r} or, in a study "
+                f"file, engines: [{engine}]"
             )
         raise TechniqueError(unknown("technique", name, TECHNIQUES))
     return TECHNIQUES[name]

@@ -32,7 +32,7 @@ class CustomProgram(Technique):
     PAPER = "-"
     LM_STAGES = 1
     SEARCHES = "its own"
-    SHOWS_OPTIONS = True  # if the program takes options, it gets them, so there is no knob
+    SHOWS_OPTIONS = True  # a program that takes options gets them, so it has no knob ``sees_options``
     KNOBS = (MAX_PASSAGES,)
     PROGRAM: ClassVar[Any]
     INPUTS: ClassVar[tuple[str, ...]]

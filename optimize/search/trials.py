@@ -173,7 +173,7 @@ def points(trials: Sequence[TrialRecord], objectives: Sequence[Objective]) -> di
     return {number: point for number, point in found.items() if not any(map(math.isnan, point))}
 
 
-def _leads(trials: Sequence[TrialRecord], aim: Objective) -> NDArray[np.float64]:
+def _leads(trials: Sequence[TrialRecord], aim: Objective) -> NDArray[Any]:
     """Return how far each trial (row) is ahead of each other trial (column); NaN if they cannot be compared.
 
     If two trials have scores for different questions, their quality is compared on the questions for which both have a

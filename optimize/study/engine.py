@@ -146,7 +146,7 @@ def run_study(
             write_spec(kept, folder / SPEC_FILE)  # last, so that a rejected study changes nothing
             finished = store.attribute(OUTCOME) is not None
             if finished and not reopen:
-                tell("this study is finished; its results are shown, even if its questions or collection have changed")
+                tell("this study is finished, so changes to its questions or collection have no effect")
             if reopen or not finished:
                 with _workers_beside(0 if finished else workers - 1, folder, where, home):
                     try:
@@ -459,7 +459,9 @@ def _settle_spec(store: StudyStorage, spec: StudySpec) -> None:
 def _settle_data(store: StudyStorage, search: Search) -> None:
     """Store the digests of a new study's questions, collections, judges, and code, or raise if they changed."""
     now = {f"the {name} questions": data_hash(part) for name, part in search.data.items()}
-    now |= {f"the retriever {engine}": search.retriever(engine).fingerprint for engine in search.space.engines}
+    for engine in search.space.engines:
+        where = f"the retriever {engine}" if engine in search.spec.retrievers else f"the collection (engine {engine})"
+        now[where] = search.retriever(engine).fingerprint
     metrics = [*search.spec.objectives, *(one.metric for one in search.spec.prompts.values() if one.metric)]
     code = [name for name in (*search.spec.techniques, *metrics) if names_code(name)]
     now |= {f"the code of {name}": code_digest(name) for name in code}

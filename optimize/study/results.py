@@ -172,8 +172,8 @@ def shown(mean: Mean, aim: Objective) -> str:
 def cheapest_text(snapshot: Snapshot) -> str:
     """Return a sentence about the cheapest trial within a point of the best; empty with one objective or no trials."""
     aims = snapshot.spec.aims
-    found = cheapest(snapshot.trials, aims)
-    if len(aims) == 1 or found is None:
+    found = cheapest(snapshot.trials, aims) if len(aims) > 1 else None
+    if found is None:
         return ""
     values = ", ".join(f"{aim.name} {value_text(found.values.get(aim.name, math.nan), aim)}" for aim in aims)
     return f"cheapest trial within a point of the best on dev: trial {found.number}, {arm_name(found.arm)} ({values})"
@@ -207,8 +207,8 @@ def export(snapshot: Snapshot, path: str | Path) -> int:
 
     A row has ``number``, ``state``, ``technique``, ``engine``, ``prompt``, ``reader``, ``writer``, ``same_as``,
     ``worker``, ``began`` and ``ended`` (Unix time), and ``message``; ``value.NAME``, ``low.NAME``, and ``high.NAME``
-    for each objective; the number of ``questions``; ``spent.NAME`` in calls, tokens, and dollars;
-    ``prompt_spent.calls``; ``knob.NAME``; and ``param.NAME``.
+    for each objective; the numbers of ``questions`` and ``unscored`` questions; ``spent.NAME`` in calls, tokens, and
+    dollars; ``prompt_spent.calls``; ``knob.NAME``; and ``param.NAME``.
 
     Args:
         snapshot: The study.
@@ -245,13 +245,15 @@ def trial_rows(snapshot: Snapshot) -> list[dict[str, Any]]:
 
 
 def unscored_note(snapshot: Snapshot) -> str:
-    """Return a line on the questions that some trials did not score; empty if every trial scored all questions."""
-    if not any(interval(one, snapshot.spec.aims[0]).unscored for one in ended(snapshot.trials, "complete")):
+    """Return a line on trials with scores for different questions; empty if all have scores for the same ones."""
+    complete, aim = ended(snapshot.trials, "complete"), snapshot.spec.aims[0]
+    if len({frozenset(aim.scores(one.dev)) for one in complete}) < 2:
         return ""
+    label = f"; to score all questions, label the unjudged passages ({TO_LABEL})"
     return (
-        "arms with unscored questions are compared with others on the questions that both scored, so their order may "
-        f"differ from the order of their scores; to score the questions, label the passages ({TO_LABEL})"
-    )
+        "trials with unscored questions are compared with others on the questions for which both have a score, so "
+        "their order may differ from the order of the scores"
+    ) + label * any(row.unjudged for one in complete for row in one.dev.rows)
 
 
 def write_report(snapshot: Snapshot, path: str | Path) -> None:

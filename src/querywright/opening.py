@@ -153,7 +153,7 @@ class Experiment:
             self.programs, self.questions, lm=self.workspace.lm, baseline=self.baseline(baseline),
             references=references, metrics=self.metrics, slices=slices, **run,
         )  # fmt: skip
-        later = passage_warnings(found.arms, self.searched)
+        later = passage_warnings(found.arms, self.retrievers.values(), self.searched)
         for line in later:
             self.tell(line)
         return replace(
@@ -367,9 +367,9 @@ def open_experiment(
         former |= former_passages(one)
     rest: list[str] = []
     opened = {one: partial(passages_in, one) for one in several}
-    earlier = [opened.pop(one) for one in several if rebuilt([one])]
-    now, earlier = ([*opened.values()], earlier) if opened else (earlier, [])
-    experiment.questions = settle_labels(asked, now, former, experiment.hints.append, rest.append, earlier)
+    before = [opened.pop(one) for one in several if rebuilt([one])]
+    now, before = ([*opened.values()], before) if opened else (before, [])
+    experiment.questions = settle_labels(asked, now, former, experiment.hints.append, rest.append, before)
     experiment.hints += _hints(experiment, former)
     for line in experiment.hints:
         tell(line)

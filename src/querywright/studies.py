@@ -162,7 +162,8 @@ def read_data(
     )  # fmt: skip
     place = None if home is None else Path(home)
     hints, rest, former = list[str](), list[str](), _former(spec, objects, place)
-    opened = [partial(passages_in, one, place) for one in _collections(spec, objects).values() if _lists_passages(one)]
+    searched = dict.fromkeys(_collections(spec, objects).values())
+    opened = [partial(passages_in, one, place) for one in searched if _lists_passages(one)]
     asked = settle_labels(asked, opened, former, hints.append, rest.append)
     splits, reader = split_parts(asked, parts, spec.seed, spec.sizes), reader_for(asked, spec.reader)
     check_objectives(spec.objectives, splits, reader)
@@ -176,12 +177,10 @@ def read_data(
 
 
 def _collections(spec: StudySpec, objects: StudyObjects) -> Mapping[str, Any]:
-    """Return the retrievers or collections by name; a collection with several engines occurs only once."""
-    found: dict[str, Any] = {}
-    for name, one in (objects.retrievers or spec.retrievers or {"": spec.collection}).items():
-        searched = split_engine(one)[0] if isinstance(one, str) else one
-        found |= {} if searched in found.values() else {name: searched}
-    return found
+    """Return the open retrievers and the names of collections, by name; only ``retrievers`` may name an engine."""
+    given: Mapping[str, Any] = objects.retrievers or spec.retrievers or {"dense": spec.collection}
+    named = {name: split_engine(one)[0] for name, one in spec.retrievers.items()}
+    return {name: named.get(name, one) if isinstance(one, str) else one for name, one in given.items()}
 
 
 def _lists_passages(searched: Any) -> bool:
@@ -210,9 +209,11 @@ def check_study(
     """
     data = read_data(source if isinstance(source, StudySpec) else read_spec(source), home=home, tell=tell)
     spec, hints = data.spec, list[str]()
-    asked, collections = [one for part in data.splits for one in part], _collections(spec, data.objects)
-    former = _former(spec, data.objects, home)
-    for name, collection in collections.items():
+    asked, former = [one for part in data.splits for one in part], _former(spec, data.objects, home)
+    collections: dict[str, str] = {}
+    for name, collection in _collections(spec, data.objects).items():
+        collections.setdefault(collection, name)
+    for collection, name in collections.items():
         held = passages_in(collection, home)
         passed = check_passes(spec.where, partial(passing_in, collection, home=home), held.values)
         told = about(name, len(collections), hints.append)
@@ -261,8 +262,7 @@ def open_search(
     spec, objects = data.spec, data.objects
     place = _workspace(spec, objects.lm, home, url, budget)
     place.check_key()
-    given: Mapping[str, Any] = objects.retrievers or spec.retrievers or {"dense": spec.collection}
-    retrievers = {name: split_engine(one)[0] if isinstance(one, str) else one for name, one in given.items()}
+    retrievers = _collections(spec, objects)
     embedder, local = objects.embedder or spec.embedder, open_store(place.home)
     if isinstance(embedder, str):
         embedder = resolve_embedder(embedder, store=local)  # vectors stay on the host
@@ -382,14 +382,17 @@ class Study:
 
     @property
     def best(self) -> TrialRecord | None:
-        """The trial with the best first objective on dev; None if no trial has a value."""
+        """The best trial on dev by the first objective; None if no trial has a value.
+
+        If two trials have scores for different questions, they are compared on the questions for which both have one.
+        """
         return best(self.snapshot.trials, self.snapshot.spec.aims[0])
 
     def cheapest(self, within: float = 0.01, cost: str | None = None) -> TrialRecord | None:
         """Return the cheapest of the trials that are almost as good as the best on dev.
 
         Args:
-            within: How far the first objective may be below the best value. Default 0.01, one point.
+            within: How far the first objective may be below the best trial's. Default 0.01, one point.
             cost: ``lm_calls``, ``tokens``, ``seconds`` or ``dollars``. Default: the first cost among the objectives, or
                 else ``tokens``.
 
@@ -535,7 +538,8 @@ def study(
             file. Knobs that are set in an instance are fixed.
         questions: Questions, or train, dev, and test, as in ``compile``.
         retriever: The retriever, as in ``compile``; or retrievers by name, such as ``{"small": index, "large":
-            other}``, from which the study chooses. The baseline uses the first. Default: the retriever of the first
+            other}``, from which the study chooses; ``"COLLECTION@ENGINE"`` searches a collection with an engine other
+            than ``dense``. The baseline uses the first. Default: the retriever of the first
             instance.
         where: A filter, as in ``compare``.
         lm: The LM, its name, or an open ``Workspace``. Default ``embedded``.
@@ -589,8 +593,7 @@ def study(
         {
             "name": name,
             "questions": str(questions) if isinstance(questions, str | Path) else OBJECTS,
-            "collection": next(iter(names.values()), OBJECTS),
-            "retrievers": names if isinstance(retriever, Mapping) else {},
+            **({"retrievers": names} if isinstance(retriever, Mapping) else {"collection": names["dense"]}),
             "where": where,
             "lm": _model(lm.lm if isinstance(lm, Workspace) else lm),
             "writers": [] if writer_lm is None else [_model(writer_lm)],

@@ -184,7 +184,7 @@ def test_a_misspelled_name(wrong, questions, given, meant):
 def test_a_technique_with_an_engine_is_only_an_arm(wrong, questions):
     asked = ("ask", "q?", "--collection", "mine", "--technique", "plain@bm25")
     for given in (asked, ("compile", "plain@bm25", "--data", questions, "--out", "x", "--collection", "mine")):
-        says(wrong(*given), "'plain@bm25' names an engine", "use 'plain'", "--engine bm25")
+        says(wrong(*given), "'plain@bm25' contains an engine", "use 'plain'", "--engine bm25")
 
 
 def test_a_message_speaks_of_options(wrong, questions, collection, server):

@@ -608,6 +608,8 @@ def test_labels_of_one_collection_apply_to_another_with_longer_passages(tmp_path
     assert opened(found.program(trial).technique.retriever)["engine"] == "hybrid"
     with pytest.raises(InputError, match=r"retrievers.large: unknown engine 'hybird' \(did you mean hybrid\?\)"):
         qw.study(arms, splits, retriever=named | {"large": "large@hybird"}, **given)
+    with pytest.raises(InputError, match="the collection name 'small@hybrid' is not valid"):
+        qw.study(["plain"], splits, retriever="small@hybrid", **given)
     with pytest.raises(InputError, match="name a collection with its engine, NAME: COLLECTION@ENGINE"):
         qw.study({"plain": {"engines": ["large@hybrid"]}}, splits, retriever=named, **given)
     with pytest.raises(InputError, match=r"techniques.hyde.engines: got 'large', but the engine must be dense or"):

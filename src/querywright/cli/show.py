@@ -60,12 +60,12 @@ def one_line(text: str) -> str:
 
 
 def say(text: str, *, style: str = "", indent: int = 0, hang: int = 0) -> None:
-    """Print text without markup, wrapped only at spaces; ids and paths stay whole, even if they are wider.
+    """Print text without markup, wrapped at spaces; ids and paths stay whole, even if they are wider.
 
-    Continuation lines are indented by ``hang``.
+    Continuation lines are indented by ``hang``. Text in scripts without spaces is wrapped anywhere.
     """
     width = max(NARROWEST_TEXT, out.width - indent - hang)
-    wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
+    wrapper = textwrap.TextWrapper(width, break_long_words=not text.isascii(), break_on_hyphens=False)
     lines = [line for part in clean(text).split("\n") for line in wrapper.wrap(part) or [""]]
     for number, line in enumerate(lines):
         room = indent + (hang if number else 0)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from querywright.studies import StudyData
 
 REPORT = "report.html"
+MOST_REASONS = 3
+"""Maximum number of reasons for failed trials to print."""
 study_app = opt.make_app(
     "study",
     "Search techniques, knobs, and prompts together.\n\nA YAML file describes the study: its questions, techniques, "
@@ -283,8 +285,11 @@ def _failures(snapshot: Snapshot) -> list[str]:
 
     reasons: dict[str, list[str]] = {}
     for one in ended(snapshot.trials, "failed"):
-        reasons.setdefault(one.message, []).append(str(one.number))
-    return [f"failed trials ({', '.join(numbers)}): {reason}" for reason, numbers in reasons.items()]
+        reason = one.message.partition("\n")[0].replace(repr(one.name), "the trial") or "unknown reason"
+        reasons.setdefault(reason, []).append(str(one.number))
+    lines = [f"failed trials ({', '.join(numbers)}): {reason}" for reason, numbers in reasons.items()]
+    more = [f"{len(lines) - MOST_REASONS} more reasons; see the export"] if len(lines) > MOST_REASONS else []
+    return [*lines[:MOST_REASONS], *more]
 
 
 def show_status(snapshot: Snapshot) -> None:
@@ -320,8 +325,9 @@ def _show_front(snapshot: Snapshot) -> None:
     from querywright.optimize.search.trials import front
     from querywright.optimize.study.results import cheapest_text, trial_table
 
-    aims, kept = snapshot.spec.aims, front(snapshot.trials, snapshot.spec.aims)
-    if len(aims) > 1 and kept:
+    aims = snapshot.spec.aims
+    kept = front(snapshot.trials, aims) if len(aims) > 1 else []
+    if kept:
         rows = trial_table([one for one in snapshot.trials if one.number in kept], aims)
         show_table(f"Pareto front on dev: {', '.join(aim.name for aim in aims)}", rows)
         say(cheapest_text(snapshot))
