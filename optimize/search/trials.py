@@ -180,7 +180,7 @@ def _leads(trials: Sequence[TrialRecord], aim: Objective) -> NDArray[Any]:
     score, so that a trial does not gain from questions without a score.
     """
     values = np.array([aim.sign * _value(one, aim) for one in trials])
-    found = values[:, None] - values[None, :]
+    found: NDArray[Any] = values[:, None] - values[None, :]
     tables = [aim.scores(one.dev) for one in trials] if aim.metrics else []
     keys = list(dict.fromkeys(key for table in tables for key in table))
     if keys:
@@ -190,7 +190,7 @@ def _leads(trials: Sequence[TrialRecord], aim: Objective) -> NDArray[Any]:
         sums, counts = np.nan_to_num(scores) @ has.T.astype(float), has.astype(float) @ has.T.astype(float)
         shared = np.divide(sums - sums.T, counts, out=np.full_like(sums, math.nan), where=counts > 0)
         found = np.where(sets[:, None] == sets[None, :], found, shared)
-    return np.round(found, 9)
+    return found.round(9)
 
 
 def ranked(trials: Sequence[TrialRecord], aim: Objective) -> list[TrialRecord]:
