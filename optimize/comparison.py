@@ -35,7 +35,7 @@ from querywright.optimize.slices import SliceResult, check_known, known_sentence
 from querywright.programs import RAG, OracleEvidence, technique_class
 from querywright.programs.readers import Reader
 from querywright.progress import part
-from querywright.retrieval.engines import opened
+from querywright.retrieval.engines import ENGINES, opened
 
 CLOSED_BOOK, ORACLE = "closed book", "oracle evidence"
 
@@ -328,7 +328,8 @@ def compare(
         diagnosis,
         decided,
         (
-            *unequal_budgets(arms), *unequal_inputs(options, baseline, second), *judge_notes(metrics, lm),
+            *unequal_budgets(arms), *unequal_inputs(options, baseline, second),
+            *unequal_engines(arms, engines_of(arms), baseline), *judge_notes(metrics, lm),
             *getattr(getattr(lm, "engine", None), "notes", ()),
         ),
         second=second,
@@ -384,6 +385,40 @@ def unequal_budgets(arms: Mapping[str, RAG]) -> tuple[str, ...]:
     shown = budgets(arms)
     listed = ", ".join(f"{name} {count}" for name, count in shown.items())
     return (f"UNEQUAL BUDGETS (maximum number of passages): {listed}",) if len(set(shown.values())) > 1 else ()
+
+
+def unequal_engines(
+    arms: Mapping[str, RAG], engines: Mapping[str, str], baseline: str, how: str = "add this arm"
+) -> tuple[str, ...]:
+    """Return a line with the engines of the baseline and of the programs that search with another engine.
+
+    A program is left out if its name contains its engine and it is plain retrieval, if there is such an arm with its
+    engine, or if its technique requires its engine, because then the engine's effect is visible or cannot be separated.
+
+    Args:
+        arms: The programs by name.
+        engines: The engines or retrievers by program, as the user named them; programs without one may be missing.
+        baseline: The baseline's name.
+        how: How to add plain retrieval with the other engine.
+    """
+    plain = {name for name, at in engines.items() if arms[name].technique.NAME == PLAIN and f"@{at}" in name}
+    known = {engines.get(baseline), *(engines[name] for name in plain)}
+    other = {name: at for name, at in engines.items() if at not in known and arms[name].technique.ENGINE is None}
+    if not other or baseline not in engines:
+        return ()
+    told = {baseline: engines[baseline], **other}
+    listed = ", ".join(name if f"@{at}" in name else f"{name} {at}" for name, at in told.items())
+    first = next(iter(other.values()))
+    what, remedy = "retriever", f"plain on {first}"
+    if {*told.values()} <= {*ENGINES}:
+        what, remedy = "engine", f"plain@{first} ({how.format(first)})"
+    return (f"UNEQUAL {what.upper()}S: {listed}; a gain may come from the {what}; compare with {remedy}",)
+
+
+def engines_of(arms: Mapping[str, RAG]) -> dict[str, str]:
+    """Return the engine of each program that searches with a known engine, by name."""
+    found = {name: opened(one.technique.retriever)["engine"] for name, one in arms.items()}
+    return {name: engine for name, engine in found.items() if engine and arms[name].technique.SEARCHES != "0"}
 
 
 def options_used(arms: Mapping[str, RAG], questions: Sequence[Question], baseline: str) -> tuple[dict[str, bool], str]:

@@ -14,6 +14,7 @@ import pytest
 
 import querywright as qw
 from querywright.errors import InputError, QuerywrightError
+from querywright.retrieval.engines import open_retriever
 
 pytestmark = pytest.mark.filterwarnings("ignore:the baseline has .* 100", "ignore:.*too few to show")
 TINY = runpy.run_path(str(Path(__file__).parent / "cli" / "conftest.py"))
@@ -100,6 +101,24 @@ def test_the_whole_way(lm, server):
     assert answer.answer == tuned(row["question"], options=row["options"]).answer
     assert answer.answer in row["options"]
     assert "sk-never" not in "".join(path.read_text("utf-8") for path in Path("artifacts/shop").iterdir())
+
+
+def test_a_program_is_named_after_its_engine(lm):
+    index = qw.ChromaRetriever.build("shop", PASSAGES)
+    hybrid = qw.make_program("plain", open_retriever(index, engine="hybrid"))
+    tuned = qw.make_program("rag_fusion", open_retriever(index, engine="bm25"), reader=None)
+    asked = {"retriever": index, "lm": lm, "reader": None, "references": False}
+    found = qw.compare(["plain", hybrid, tuned], QUESTIONS, **asked)
+    assert [one.name for one in found.arms] == ["plain", "plain@hybrid", "rag_fusion@bm25"]
+    assert found.facts["Engines"] == "dense (plain); hybrid (plain@hybrid); bm25 (rag_fusion@bm25)"
+    note = "UNEQUAL ENGINES: {}; a gain may come from the engine; compare with plain@{} (add this arm)"
+    assert note.format("plain dense, rag_fusion@bm25", "bm25") in found.notes
+    found = qw.compare({"plain": "plain", "mine": hybrid}, QUESTIONS, **asked)
+    assert note.format("plain dense, mine hybrid", "hybrid") in found.notes
+    for arms in ([hybrid], ["plain", "rag_fusion"], ["plain", "plain@bm25", tuned]):
+        assert not any("UNEQUAL" in line for line in qw.compare(arms, QUESTIONS, **asked).notes)
+    with pytest.raises(InputError, match=r"'shop@hybrid' is not valid; .*; to choose an engine, use engine="):
+        qw.compare(["plain"], QUESTIONS, retriever="shop@hybrid", reader=None)
 
 
 def test_arms_join_a_comparison_that_was_saved(lm, server):

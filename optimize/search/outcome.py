@@ -16,6 +16,7 @@ from querywright.optimize.comparison import (
     options_used,
     oracle_evidence,
     unequal_budgets,
+    unequal_engines,
     unequal_inputs,
 )
 from querywright.optimize.evaluate import Evaluation, Row, finite
@@ -23,7 +24,7 @@ from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.notes import passage_warnings, score_notes
 from querywright.optimize.objectives import Objective, objective_named
 from querywright.optimize.optimizer_run import OptimizerError
-from querywright.optimize.results import BASELINE, PLAIN, Candidate, PairedComparison, by_judges, configuration
+from querywright.optimize.results import BASELINE, Candidate, PairedComparison, by_judges, configuration
 from querywright.optimize.search.core import Search
 from querywright.optimize.search.prompts import Variant, with_reader_prompts
 from querywright.optimize.search.selection import Selection, beats, best_of, choose
@@ -32,7 +33,6 @@ from querywright.optimize.search.trials import ArmConfig, TrialRecord, cheapest
 from querywright.optimize.significance import Verdict, family, figures, verdict_on
 from querywright.optimize.tables import pool_notes
 from querywright.programs import RAG, Ensemble, make_reader, technique_class
-from querywright.retrieval.engines import ENGINES
 
 FRONT = 4
 """Maximum number of additional programs on the front to evaluate on test and save."""
@@ -159,7 +159,12 @@ def run_test(search: Search, trials: Sequence[TrialRecord]) -> TestOutcome:
     notes = [
         *unequal_budgets(programs),
         *unequal_inputs(options, BASELINE, second, SECOND_TESTED),
-        *_unequal_engines(search, {name: arms[name] for name in programs}),
+        *unequal_engines(
+            programs,
+            {name: search.engine_shown(arms[name]) for name in programs},
+            BASELINE,
+            "querywright compare ARTIFACT --baseline plain@{}",
+        ),
         *(one["standing"] for one in search.judge_facts),
     ]
     count = len(search.reader_check)
@@ -182,29 +187,6 @@ def run_test(search: Search, trials: Sequence[TrialRecord]) -> TestOutcome:
         notes=tuple(notes),
         remarks=(*remarks, *pool_notes(tested, search.splits.test)),
     )
-
-
-def _unequal_engines(search: Search, arms: Mapping[str, ArmConfig]) -> list[str]:
-    """Return a line with the engines of the baseline and of the techniques that the study let search with another.
-
-    Plain retrieval with another engine shows the effect of that engine, and a technique that requires its engine has no
-    choice, so they are left out.
-    """
-    mine = search.engine_shown(arms[BASELINE])
-    chose = {
-        name: search.engine_shown(arm)
-        for name, arm in arms.items()
-        if arm.technique != PLAIN and technique_class(arm.technique).ENGINE is None
-    }
-    other = {name: engine for name, engine in chose.items() if engine != mine}
-    if not other:
-        return []
-    first = next(iter(other.values()))
-    what, remedy = "retriever", f"plain on {first}"
-    if {mine, *other.values()} <= {*ENGINES}:
-        what, remedy = "engine", f"plain@{first} (querywright compare ARTIFACT --baseline plain@{first})"
-    told = ", ".join(name if f"@{at}" in name else f"{name} {at}" for name, at in {BASELINE: mine, **other}.items())
-    return [f"UNEQUAL {what.upper()}S: {told}; a gain may come from the {what}; compare with {remedy}"]
 
 
 def _passage_warnings(

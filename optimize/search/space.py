@@ -16,7 +16,7 @@ from querywright.errors import InputError, TechniqueError
 from querywright.metrics.dspy_metrics import needs
 from querywright.optimize.search.spec import PLAIN, UNTUNED, KnobRange, KnobSpace, PromptSpec, SearchSpec
 from querywright.optimize.search.trials import ArmConfig
-from querywright.programs import READERS, make_program, technique_class
+from querywright.programs import READERS, CustomProgram, make_program, technique_class
 from querywright.programs.base import FUSION, GATE_DEPTH
 from querywright.programs.hyperparameters import Knob, Value
 from querywright.programs.selection import SELECT, SELECT_BY
@@ -256,7 +256,8 @@ def _without_union(key: str, domain: Domain, values: Mapping[str, Any]) -> tuple
 
 def engines_of(spec: SearchSpec, name: str) -> tuple[str, ...]:
     """Return a technique's engines or named retrievers; the baseline's always include the first retriever."""
-    own, first = technique_class(name).ENGINE, next(iter(spec.retrievers), "dense")
+    kind, first = technique_class(name), next(iter(spec.retrievers), "dense")
+    own = first if issubclass(kind, CustomProgram) else kind.ENGINE  # a custom program has its own retriever
     named = spec.techniques[name].engines
     if name == PLAIN:
         return tuple(dict.fromkeys([first, *(named or ())]))

@@ -35,7 +35,7 @@ from querywright.programs import (
 )
 from querywright.programs.base import MAX_PASSAGES
 from querywright.programs.hyperparameters import Knobs
-from querywright.retrieval.engines import check_engine
+from querywright.retrieval.engines import check_engine, opened
 from querywright.retrieval.rerank import Reranker
 from querywright.technique_names import code_at, name_at, names_code, split_code, technique_named
 
@@ -90,7 +90,7 @@ class Arm:
         technique: The class of the arm's technique.
         text: The string that the user passed; for an artifact, its folder as a normalized path. None for a program in
             memory.
-        engine: The engine of a named technique.
+        engine: The engine of a named technique, or of a program in memory.
         knobs: The knobs of a named technique.
         writer: The LM that a named technique or an artifact calls before the reader, if it differs from the reader's
             LM.
@@ -119,11 +119,11 @@ class Arm:
         """
         if not isinstance(given, (str, os.PathLike, dspy.Module)):
             given = getattr(given, "program", given)  # a loaded artifact or a compilation
-        if isinstance(given, Technique):
-            return cls(technique=type(given), program=given)
-        if isinstance(given, RAG):
-            reader = None if given.reader is None else given.reader.NAME
-            return cls(technique=type(given.technique), reader=reader, program=given)
+        if isinstance(given, Technique | RAG):
+            own = given.technique if isinstance(given, RAG) else given
+            reader = given.reader.NAME if isinstance(given, RAG) and given.reader is not None else None
+            engine = opened(own.retriever)["engine"] or defaults.engine
+            return cls(technique=type(own), reader=reader, engine=engine, program=given)
         if isinstance(given, str) and names_code(given):
             return cls._of_code(given, defaults)
         if isinstance(given, os.PathLike) or (isinstance(given, str) and is_folder(given)):
@@ -207,7 +207,8 @@ class Arm:
 def named_arms(arms: Arms, defaults: ArmDefaults, *, earlier: Mapping[str, str] | None = None) -> dict[str, Arm]:
     """Return arms, keyed by name: the string that the user passed, an artifact folder's name, or a program's class.
 
-    Programs of the same class are distinguished by the knobs that differ from their defaults, or else by a number.
+    The name of a program that searches with an engine other than the default contains the engine. Programs of the same
+    class are distinguished by the knobs that differ from their defaults, or else by a number.
 
     Args:
         arms: The arms as the user passed them.
@@ -231,13 +232,14 @@ def named_arms(arms: Arms, defaults: ArmDefaults, *, earlier: Mapping[str, str] 
     new = [arm for arm in (Arm.of(one, defaults) for one in arms) if arm.text not in earlier.values() or not arm.text]
     classes = Counter(arm.technique for arm in new if arm.text is None)
     for arm in new:
-        name = arm.text or _class_name(arm.technique)
+        base = _class_name(arm.technique) + f"@{arm.engine}" * (arm.engine != defaults.engine)
+        name = arm.text or base
         if arm.artifact is not None and os.path.basename(name) not in found:
             name = os.path.basename(name)
         if arm.text is None and (classes[arm.technique] > 1 or name in found):
             name, number = _with_knobs(arm, name), 2
             while name in found:
-                name, number = f"{_with_knobs(arm, _class_name(arm.technique))} ({number})", number + 1
+                name, number = f"{_with_knobs(arm, base)} ({number})", number + 1
         if name in found or (arm.text is not None and any(arm.text == other.text for other in found.values())):
             raise InputError(
                 f"the arm {name!r} was passed twice; remove one, or pass a dict that gives each arm a unique name"

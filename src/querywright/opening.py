@@ -24,7 +24,7 @@ from querywright.metrics.judges import JUDGED
 from querywright.models.flow import MOST
 from querywright.models.rewriters import Rewriter, rewriter_of
 from querywright.optimize.artifacts.load import load
-from querywright.optimize.comparison import RIGHT, Comparison
+from querywright.optimize.comparison import RIGHT, Comparison, engines_of
 from querywright.optimize.comparison import compare as compare_programs
 from querywright.optimize.hints import hints, repeats
 from querywright.optimize.judge_files import SavedJudge, resolve_judge, resolve_judges
@@ -281,8 +281,12 @@ class Experiment:
             facts["Writer"] = "; ".join(f"{name} ({', '.join(arms)})" for name, arms in writers.items())
         if isinstance(self.defaults.retriever, str) and self.retrievers:
             facts["Collection"] = f"{self.defaults.retriever}, {self.retriever.count} passages"
-            facts["Engines"] = ", ".join(self.retrievers)
-        return {**facts, "querywright": __version__}
+        engines: dict[str, list[str]] = {}
+        for name, engine in engines_of(self.programs).items():
+            engines.setdefault(engine, []).append(name)
+        several = len(engines) > 1
+        facts["Engines"] = "; ".join(one + f" ({', '.join(arms)})" * several for one, arms in engines.items())
+        return {**{name: one for name, one in facts.items() if one}, "querywright": __version__}
 
 
 def open_experiment(

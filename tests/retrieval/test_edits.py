@@ -208,6 +208,8 @@ def test_the_parts_of_a_passage_or_an_edited_passage_and_its_copy_share_its_labe
     useful, useless = ({**question.evidence, edited: one} for one in (Label.USEFUL, Label.NOT_USEFUL))
     found, told = followed(replace(question, evidence=useful))
     assert (found.evidence, found.alternatives, told) == ({edited: Label.USEFUL}, (), []), "a person chose a part"
+    found, told = followed(replace(question, evidence={"a.md#rose-0": Label.NOT_USEFUL}))
+    assert (found.alternatives, len(told)) == ((), 1), "nothing needs to be found"
     found, told = followed(replace(question, evidence=useless))
     assert found.evidence == {copy: Label.ENTAILED, edited: Label.NOT_USEFUL}
     assert found.alternatives == ()

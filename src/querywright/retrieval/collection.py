@@ -150,7 +150,7 @@ def collection_folder(name: str, home: Path | None = None) -> Path:
     if not NAME_PATTERN.fullmatch(name):
         raise InputError(
             f"the collection name {name!r} is not valid; use 1 to {LONGEST_NAME} characters from a-z, 0-9, _, and -, "
-            "and start with a letter or digit"
+            "and start with a letter or digit" + "; to choose an engine, use engine=" * ("@" in name)
         )
     return working_folder(home).resolve() / "collections" / name
 

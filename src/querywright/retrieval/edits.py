@@ -37,6 +37,8 @@ SAMPLE = 200
 PASSAGES_SAMPLE = "passages_sample"
 """The key of the sample in an artifact's provenance record."""
 SHOWN = 3
+WHERE = "listed in the report, --json, and all_notes"
+"""Where to find the lines that are not shown."""
 
 _logger = logging.getLogger(__name__)
 
@@ -129,21 +131,26 @@ def follow_labels(
             for old in sorted(moved, key=lambda id: (id not in changed, id))
         ]
         shown, hidden = "; ".join(each[:SHOWN]), each[SHOWN:]
-        more = f"; and {len(hidden)} more, listed in the report, --json, and all_notes" if hidden else ""
+        more = f"; and {len(hidden)} more, {WHERE}" if hidden else ""
         check = ". Check that the passages with different text still answer the questions" if changed else ""
         tell(
             f"labeled passages that moved or changed: {len(each)} ({shown}{more}); their labels moved with them{check}"
         )
         if hidden:
             rest(f"more labeled passages that moved or changed: {'; '.join(hidden)}")
-    for question in questions:
-        for id in question.evidence:
-            if len(_unsettled(question, matched.get(id, ()))) > 1:
-                tell(
-                    f"warning: question {question.in_words}: the text of the labeled passage {id!r} is now in "
-                    f"{len(matched[id])} passages, and finding any of them is enough; label the passages that "
-                    "answer the question"
-                )
+    several = [
+        f"warning: question {question.in_words}: the text of the labeled passage {id!r} is now in {len(matched[id])} "
+        "passages, and finding any of them is enough; label the passages that answer the question"
+        for question in questions
+        for id, label in question.evidence.items()
+        if label != Label.NOT_USEFUL and len(_unsettled(question, matched.get(id, ()))) > 1
+    ]
+    for line in several[:SHOWN]:
+        tell(line)
+    if hidden := several[SHOWN:]:
+        tell(f"more labeled passages whose text is now in several passages: {len(hidden)}, {WHERE}")
+        for line in hidden:
+            rest(line)
     return [
         _relabeled(question, matched, tell) if matched.keys() & question.evidence else question
         for question in questions
@@ -218,7 +225,8 @@ def spread_labels(
 
 def _spread(question: Question, found: Mapping[str, tuple[str, ...]]) -> Question:
     evidence, assessors = dict(question.evidence), dict(question.assessors)
-    alone = [(id,) for id in evidence if not any(id in group for group in question.alternatives)]
+    useful = [id for id, label in question.evidence.items() if label != Label.NOT_USEFUL]
+    alone = [(id,) for id in useful if not any(id in group for group in question.alternatives)]
     for id, label in question.evidence.items():
         for new in found.get(id, ()):
             if new not in question.evidence:
@@ -369,6 +377,8 @@ def _relabeled(question: Question, matched: Mapping[str, tuple[str, ...]], tell:
     ]
     groups = [one for one in groups if len(one) > 1]
     for id in question.evidence:
+        if question.evidence[id] == Label.NOT_USEFUL:
+            continue
         parts = tuple(new for new in matched.get(id, ()) if new in kept and kept[new].id == id)
         if len(parts) > 1 and not any(set(parts) & set(group) for group in groups):
             groups.append(parts)
