@@ -392,16 +392,18 @@ def unequal_engines(
 ) -> tuple[str, ...]:
     """Return a line with the engines of the baseline and of the programs that search with another engine.
 
-    A program is left out if its name contains its engine and it is plain retrieval, if there is such an arm with its
-    engine, or if its technique requires its engine, because then the engine's effect is visible or cannot be separated.
+    An engine is left out if plain retrieval with this engine is an arm, because that arm shows the engine's effect. A
+    program is left out if its technique requires its engine.
 
     Args:
         arms: The programs by name.
-        engines: The engines or retrievers by program, as the user named them; programs without one may be missing.
+        engines: The engines or retrievers by program, as the user named them; programs without an engine may be
+            missing.
         baseline: The baseline's name.
         how: How to add plain retrieval with the other engine.
     """
-    plain = {name for name, at in engines.items() if arms[name].technique.NAME == PLAIN and f"@{at}" in name}
+    named = (PLAIN, "front, ")  # a saved program's name does not say that it is plain retrieval
+    plain = {name for name in engines if arms[name].technique.NAME == PLAIN and name.startswith(named)}
     known = {engines.get(baseline), *(engines[name] for name in plain)}
     other = {name: at for name, at in engines.items() if at not in known and arms[name].technique.ENGINE is None}
     if not other or baseline not in engines:

@@ -115,9 +115,17 @@ def test_a_program_is_named_after_its_engine(lm):
     assert note.format("plain dense, rag_fusion@bm25", "bm25") in found.notes
     found = qw.compare({"plain": "plain", "mine": hybrid}, QUESTIONS, **asked)
     assert note.format("plain dense, mine hybrid", "hybrid") in found.notes
+
+    def custom(question):
+        return "salt"
+
+    found = qw.compare([tuned, "plain", custom], QUESTIONS, baseline="rag_fusion", **asked, engine="bm25")
+    assert [one.name for one in found.arms] == ["rag_fusion", "plain", "custom"]
     for arms in ([hybrid], ["plain", "rag_fusion"], ["plain", "plain@bm25", tuned]):
         assert not any("UNEQUAL" in line for line in qw.compare(arms, QUESTIONS, **asked).notes)
-    with pytest.raises(InputError, match=r"'shop@hybrid' is not valid; .*; to choose an engine, use engine="):
+    found = qw.compare(["plain", tuned], QUESTIONS, baseline="rag_fusion@bm25", **asked)
+    assert not any("UNEQUAL" in line for line in found.notes), "plain with its engine is an arm"
+    with pytest.raises(InputError, match=r"'shop@hybrid' is not valid; .*; choose the engine separately \(engine="):
         qw.compare(["plain"], QUESTIONS, retriever="shop@hybrid", reader=None)
 
 

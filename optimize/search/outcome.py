@@ -321,8 +321,8 @@ def verdict_of(
         why = "No other arm has a result on dev"
         if chosen.repeated:
             why = (
-                f"No other arm was evaluated on dev, because each trial that completed ({chosen.repeated}) had the "
-                "knobs and prompts of the baseline"
+                f"No other arm was evaluated on dev, because each other trial ({chosen.repeated}) had the knobs and "
+                "prompts of the baseline"
             )
         remedy = ". Run more trials, or list the values of a knob" if chosen.repeated else ""
         return "baseline", f"{why}, so the baseline is recommended{remedy}"

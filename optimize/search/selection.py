@@ -40,7 +40,7 @@ class Selection:
         front: Arms that no other arm beats in every objective, sorted by the first objective, best first.
         corrected: The best arm's value on dev, corrected for the winner's curse; see ``winners_curse``.
         too_few: Why the baseline is chosen although an arm was ahead; empty if there are enough questions.
-        repeated: Number of trials whose arm an earlier trial had evaluated; 0 if a trial failed or was pruned.
+        repeated: Number of trials whose arm an earlier trial had evaluated, if all trials completed; otherwise 0.
     """
 
     plain: TrialRecord

@@ -196,8 +196,9 @@ def _leads(trials: Sequence[TrialRecord], aim: Objective) -> NDArray[Any]:
 def ranked(trials: Sequence[TrialRecord], aim: Objective) -> list[TrialRecord]:
     """Return the complete trials with a value, best first; ties are sorted by number.
 
-    The best trial is ahead of the most other trials. Each pair is compared on the questions for which both have a
-    score; if all trials have the same scored questions, this is the order of their values.
+    Trials are sorted by the number of trials that they beat, minus the number that beat them. Each pair is compared on
+    the questions for which both have a score; if all trials have the same scored questions, this is the order of their
+    values.
     """
     values = points(trials, [aim])
     scored = [one for one in trials if one.number in values]
@@ -207,10 +208,11 @@ def ranked(trials: Sequence[TrialRecord], aim: Objective) -> list[TrialRecord]:
 
 
 def front(trials: Sequence[TrialRecord], objectives: Sequence[Objective]) -> list[int]:
-    """Return the numbers of the complete trials on the front, none of which another trial on the front beats.
+    """Return the numbers of the complete trials on the front, which always contains the first trial of ``ranked``.
 
-    A trial beats another if it is at least as good in every objective and better in one. Each pair is compared as in
-    ``ranked``. If trials have the same values, only the first counts.
+    A trial beats another if it is at least as good in every objective and better in one. Except for the first trial of
+    ``ranked``, no other trial on the front beats a trial on the front. Each pair is compared as in ``ranked``. If
+    trials have the same values, only the first counts.
     """
     values = points(trials, objectives)
     scored = [one for one in ranked(trials, objectives[0]) if one.number in values]
@@ -220,7 +222,7 @@ def front(trials: Sequence[TrialRecord], objectives: Sequence[Objective]) -> lis
     kept: list[int] = []
     for place in range(len(scored)):
         if not any(covers[other, place] for other in kept):
-            kept = [*(other for other in kept if not beats[place, other]), place]
+            kept = [*(other for other in kept if other == 0 or not beats[place, other]), place]  # 0 is the best
     return sorted(scored[place].number for place in kept)
 
 
@@ -242,7 +244,8 @@ def cheapest(
     aim = cost or next((one for one in objectives if not one.metrics), objective_named("tokens"))
     order, kept = ranked(trials, objectives[0]), front(trials, [objectives[0], aim])
     near = [one for one, lead in zip(order, _leads(order, objectives[0])[:, :1], strict=True) if lead >= -within - 1e-9]
-    return min((one for one in near if one.number in kept), key=lambda one: _value(one, aim), default=None)
+    found = [one for one in near if one.number in kept] or near
+    return min(found, key=lambda one: _value(one, aim), default=None)
 
 
 def best(trials: Sequence[TrialRecord], aim: Objective) -> TrialRecord | None:

@@ -144,7 +144,7 @@ class Arm:
         technique = technique_from(given)
         if not issubclass(technique, CustomProgram):
             return cls.parse(register_technique(technique), defaults)
-        return cls(technique=technique, program=technique(**_budget(defaults)))
+        return cls(technique=technique, engine=defaults.engine, program=technique(**_budget(defaults)))
 
     @classmethod
     def _of_code(cls, text: str, defaults: ArmDefaults) -> Arm:
@@ -159,7 +159,7 @@ class Arm:
             return replace(cls.of(found, defaults), text=text)
         technique = technique_from(found, name_at(code))
         register_technique(technique)  # a later arm may be an artifact of this technique
-        return cls(technique=technique, text=text, program=technique(**_budget(defaults)))
+        return cls(technique=technique, text=text, engine=defaults.engine, program=technique(**_budget(defaults)))
 
     @classmethod
     def parse(cls, text: str, defaults: ArmDefaults) -> Arm:

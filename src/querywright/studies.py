@@ -538,9 +538,8 @@ def study(
             file. Knobs that are set in an instance are fixed.
         questions: Questions, or train, dev, and test, as in ``compile``.
         retriever: The retriever, as in ``compile``; or retrievers by name, such as ``{"small": index, "large":
-            other}``, from which the study chooses; ``"COLLECTION@ENGINE"`` searches a collection with an engine other
-            than ``dense``. The baseline uses the first. Default: the retriever of the first
-            instance.
+            other}``, from which the study chooses. The baseline uses the first. In the mapping, ``"COLLECTION@ENGINE"``
+            is a collection with an engine other than ``dense``. Default: the retriever of the first instance.
         where: A filter, as in ``compare``.
         lm: The LM, its name, or an open ``Workspace``. Default ``embedded``.
         reader: The reader, as in ``compare``.

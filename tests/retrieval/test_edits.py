@@ -228,6 +228,10 @@ def test_a_similar_passage_does_not_take_or_share_a_label():
         (found,) = follow_labels([question], lambda: now, was, print, print)
         assert found.evidence.get("a.md#aspirin-2") == Label.ENTAILED
         assert found.evidence.get("a.md#ibuprofen-3") == label
+    same = [Passage("a.md#aspirin-2", now[0].text), Passage("a.md#aspirin-3", now[1].text)]  # under the same heading
+    question = Question("q", "?", evidence={"a.md#aspirin-1": Label.ENTAILED})
+    (found,) = follow_labels([question], lambda: same, was, print, print)
+    assert found.evidence == {"a.md#aspirin-2": Label.ENTAILED}
 
 
 def test_labels_of_a_file_name_the_collection_that_has_their_passages():

@@ -7,6 +7,7 @@ import math
 import re
 import sys
 import textwrap
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -62,10 +63,11 @@ def one_line(text: str) -> str:
 def say(text: str, *, style: str = "", indent: int = 0, hang: int = 0) -> None:
     """Print text without markup, wrapped at spaces; ids and paths stay whole, even if they are wider.
 
-    Continuation lines are indented by ``hang``. Text in scripts without spaces is wrapped anywhere.
+    Continuation lines are indented by ``hang``. Text with wide characters, such as Chinese, is wrapped anywhere.
     """
     width = max(NARROWEST_TEXT, out.width - indent - hang)
-    wrapper = textwrap.TextWrapper(width, break_long_words=not text.isascii(), break_on_hyphens=False)
+    is_wide = any(unicodedata.east_asian_width(sign) in "WF" for sign in text)
+    wrapper = textwrap.TextWrapper(width, break_long_words=is_wide, break_on_hyphens=False)
     lines = [line for part in clean(text).split("\n") for line in wrapper.wrap(part) or [""]]
     for number, line in enumerate(lines):
         room = indent + (hang if number else 0)

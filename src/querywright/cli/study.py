@@ -288,8 +288,9 @@ def _failures(snapshot: Snapshot) -> list[str]:
         reason = one.message.partition("\n")[0].replace(repr(one.name), "the trial") or "unknown reason"
         reasons.setdefault(reason, []).append(str(one.number))
     lines = [f"failed trials ({', '.join(numbers)}): {reason}" for reason, numbers in reasons.items()]
-    more = [f"{len(lines) - MOST_REASONS} more reasons; see the export"] if len(lines) > MOST_REASONS else []
-    return [*lines[:MOST_REASONS], *more]
+    if more := lines[MOST_REASONS:]:
+        lines[MOST_REASONS:] = [f"more reasons for failed trials, listed in the export: {len(more)}"]
+    return lines
 
 
 def show_status(snapshot: Snapshot) -> None:

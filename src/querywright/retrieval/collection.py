@@ -37,6 +37,7 @@ QUESTIONS_SUFFIX = "-questions"
 OF_QUESTIONS = frozenset({"passage", "digest", "label"})
 """Metadata keys of a generated question. They identify the passage that it was generated for."""
 LONGEST_NAME = 63
+_ENGINE = "; choose the engine separately (engine=...; in a study, retrievers: {NAME: COLLECTION@ENGINE})"
 NAME_PATTERN = re.compile(rf"[a-z0-9][a-z0-9_-]{{0,{LONGEST_NAME - 1}}}")
 REOPENINGS = 5
 
@@ -150,7 +151,7 @@ def collection_folder(name: str, home: Path | None = None) -> Path:
     if not NAME_PATTERN.fullmatch(name):
         raise InputError(
             f"the collection name {name!r} is not valid; use 1 to {LONGEST_NAME} characters from a-z, 0-9, _, and -, "
-            "and start with a letter or digit" + "; to choose an engine, use engine=" * ("@" in name)
+            "and start with a letter or digit" + _ENGINE * ("@" in name)
         )
     return working_folder(home).resolve() / "collections" / name
 

@@ -30,8 +30,8 @@ SAME = 0.5
 PART = 0.2
 """Share of a former passage's word trigrams that a passage must contain to count as a part of it."""
 EDITED = 0.8
-"""Share of a former passage's word trigrams that the passage in its place must contain to count as the same passage,
-even if a copy elsewhere contains more of them."""
+"""Share of a former passage's word trigrams that a passage under the same headings must contain to count as the same
+passage, even if a copy elsewhere contains more of them."""
 SAMPLE = 200
 """Number of passages in a sample; with it, the estimated share of changed passages is accurate to about 7 points."""
 PASSAGES_SAMPLE = "passages_sample"
@@ -109,9 +109,10 @@ def follow_labels(
         passages: A function that returns the collection's passages. It is called only if a label names a former
             passage.
         former: The former passages by id.
-        tell: A function that is called with the number of labels that were moved, with each passage that was split or
-            copied, and with each conflict between labels. ``tell_passages`` reports the labels that could not be moved.
-        rest: A function that is called with the moved labels that ``tell`` only counts, if there are more than three.
+        tell: A function that is called with the number of labels that were moved, with up to three passages whose text
+            is now in several passages, and with each conflict between labels. ``tell_passages`` reports the labels that
+            could not be moved.
+        rest: A function that is called with the lines that ``tell`` only counts, if there are more than three.
     """
     named = {id for question in questions for id in question.evidence if id in former}
     if not named:
@@ -139,11 +140,11 @@ def follow_labels(
         if hidden:
             rest(f"more labeled passages that moved or changed: {'; '.join(hidden)}")
     several = [
-        f"warning: question {question.in_words}: the text of the labeled passage {id!r} is now in {len(matched[id])} "
-        "passages, and finding any of them is enough; label the passages that answer the question"
+        f"warning: question {question.in_words}: the text of the labeled passage {id!r} is now in {count} passages, "
+        "and finding any of them is enough; label the passages that answer the question"
         for question in questions
         for id, label in question.evidence.items()
-        if label != Label.NOT_USEFUL and len(_unsettled(question, matched.get(id, ()))) > 1
+        if label != Label.NOT_USEFUL and (count := len(_unsettled(question, matched.get(id, ())))) > 1
     ]
     for line in several[:SHOWN]:
         tell(line)
@@ -303,10 +304,11 @@ def _matches(former: Mapping[str, Passage], held: Iterable[Passage]) -> dict[str
 
 def _parts(former: str, candidates: Sequence[_Candidate], count: int) -> tuple[str, ...]:
     """Return the passages with a former passage's text: the one with most of it, the edited one, and other parts."""
+    place = _place(former)
     covered: set[tuple[str, ...]] = set()
     parts: list[str] = []
     for one in sorted(candidates, key=lambda one: (one.share, one.same_file), reverse=True):
-        stayed = one.share >= EDITED and _place(one.id) == _place(former)
+        stayed = one.share >= EDITED and _place(one.id) == place and all(_place(part) != place for part in parts)
         if stayed or len(one.common - covered) >= PART * count:
             parts.append(one.id)
             covered |= one.common
@@ -355,7 +357,7 @@ def _kept(question: str, passage: str, given: Sequence[_Given], tell: Callable[[
 def _unsettled(question: Question, parts: tuple[str, ...]) -> tuple[str, ...]:
     """Return the current passages to which a former passage's label applies.
 
-    If the passage was split, a person's label for a part replaces it, and a useful part replaces it for all parts.
+    If the passage was split, a person's label for a part replaces it for that part, or for all parts if it is useful.
     """
     own = [part for part in parts if part in question.evidence]
     own = [part for part in own if PERSON in question.assessors.get(part, (PERSON,))] if len(parts) > 1 else []

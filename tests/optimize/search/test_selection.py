@@ -86,7 +86,7 @@ def test_the_winner_beats_the_baseline():
     assert (alone.plain, alone.best, alone.winner) == (bare, None, bare)
     assert "No other arm has a result on dev, so" in verdict_of(alone, USEFUL[0], [], "", "dense")[1]
     again = choose([bare, replace(bare, number=1, same_as=0)], USEFUL, 6)
-    said = "because each trial that completed (1) had the knobs and prompts of the baseline"
+    said = "because each other trial (1) had the knobs and prompts of the baseline"
     assert said in verdict_of(again, USEFUL[0], [], "", "dense")[1]
     with pytest.raises(QuerywrightError, match="the baseline has no result"):
         choose([best], USEFUL, 6)
@@ -134,6 +134,12 @@ def test_questions_without_a_score_do_not_put_a_trial_in_front():
     assert cheapest(trials, both).number == 2
     assert cheapest(trials, both, within=0.6).number == 0
     assert [one.number for one in ranked(trials, both[1])] == [0, 1, 3, 2]
+    values = [[NAN, 1, 0, NAN, NAN, 0.5], [1, 0, 1, NAN, 0.5, 1], [NAN, 1, NAN, 0, 0.5, 0.5], [0, 0.5, 1, 1, 0.5, 0.5],
+              [NAN, 1, 1, 0, 0.5, NAN]]  # fmt: skip
+    cycle = [tried(number, row, objectives=both) for number, row in enumerate(values)]  # each of three beats the next
+    (first, *_) = ranked(cycle, both[0])
+    assert first.number in front(cycle, both)
+    assert cheapest(cycle, both).number == first.number
 
 
 def arm(name, *values, label=None, calls=1):
