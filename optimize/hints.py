@@ -41,7 +41,7 @@ def hints(
         yield (
             f"{several} of {len(questions)} questions have several deciding passages, but {loose[0]} requires only one "
             'of them. If an answer needs all of them, set "jointly": true for these questions, or use the metric '
-            "full_recall@5"
+            "full_recall@5; if they are copies, list them in 'alternatives'"
         )
 
 

@@ -13,8 +13,10 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from querywright.data import Label, Passage, Question, read_passages, read_questions
+from querywright.data import Label, Passage, Question, load_sample, read_passages, read_questions
+from querywright.data.documents import names_documents
 from querywright.data.sources import label_of
+from querywright.errors import DataError
 
 ROWS = [
     {"id": "1", "question": "Which, exactly?", "options": ["a, b", 'say "c"'], "answer": 'say "c"'},
@@ -166,11 +168,14 @@ def test_a_split_that_was_saved_to_disk(tmp_path, problems):
     assert "cannot be loaded" in problems(tmp_path / "two")[0]
 
 
-def test_sample_names_the_packaged_sample_even_where_a_folder_has_that_name(tmp_path, monkeypatch):
+def test_a_name_of_a_packaged_set_and_of_a_folder_is_refused(tmp_path, monkeypatch):
     (tmp_path / "sample").mkdir()
     (tmp_path / "sample-hard").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert read_passages("sample") == read_passages("sample-hard") != []
+    for read in (read_passages, read_questions, names_documents):
+        with pytest.raises(DataError, match=r"'sample' is a packaged set, and also a file or folder here; for yours, "):
+            read("sample")
+    assert read_passages("packaged:sample") == load_sample().passages != []
     (tmp_path / "sample" / "passages.jsonl").write_text('{"id": "1", "content": "mine"}\n')
     assert read_passages(Path("sample")) == read_passages("./sample") == [Passage("1", "mine")]
 

@@ -103,9 +103,10 @@ def test_passages_that_are_not_useful_may_be_missing():
     assert said == [
         "warning: question 'q2' ('?'): labeled passages no longer exist, and no passage contains most of their text: "
         "'gears' ('The text of gears.' ...), 'lamp' ('The text of lamp.' ...); every search scores 0 on this question; "
-        "label a passage in the collection",
+        "label a passage in the collection, and remove these labels",
         "warning: question 'q3' ('?'): labeled passages no longer exist, and no passage contains most of their text: "
-        "'gears' ('The text of gears.' ...); label a passage in the collection",
+        "'gears' ('The text of gears.' ...); label a passage in the collection, and "
+        "remove these labels",
     ]
 
 

@@ -100,12 +100,13 @@ def _handbook(workspace: Workspace, output: opt.Output, run: opt.Threads) -> Non
     """Search techniques on the handbook's dev questions, and print accuracy and passages on its test questions."""
     from querywright.api import compare
     from querywright.data import read_passages, read_questions
+    from querywright.data.sources import PACKAGED
     from querywright.optimize.tables import percent
     from querywright.studies import study
 
-    report = build("handbook", read_passages("handbook"), output, prune=True)
+    report = build("handbook", read_passages(f"{PACKAGED}handbook"), output, prune=True)
     note(f"handbook: {report.count} passages, {report.embedded} embedded")
-    asked = read_questions("handbook")
+    asked = read_questions(f"{PACKAGED}handbook")
     splits = {"train": asked[:HANDBOOK_TRAIN], "dev": asked[HANDBOOK_TRAIN:HANDBOOK_DEV], "test": asked[HANDBOOK_DEV:]}
     given: dict[str, Any] = {
         "lm": workspace, "reader": "multiple_choice", "max_passages": HANDBOOK_BUDGET, "home": workspace.home,

@@ -25,7 +25,8 @@ Passages = Annotated[
     str,
     Parameter(
         help="Documents (.md, .rst, .txt, .html, .pdf, .docx, .ipynb): files or a folder. Or rows: a .jsonl, .csv, "
-        ".tsv, .json, or .parquet file, a folder with such a file (BEIR, AutoRAG), sample, hf:NAME (a dataset on the "
+        ".tsv, .json, or .parquet file, a folder with such a file (BEIR, AutoRAG), sample or handbook (packaged; "
+        "yours is ./sample or ./handbook), hf:NAME (a dataset on the "
         f"Hugging Face Hub), or one of {names_of('passages')}."
     ),
 ]

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from querywright.data.chunks import Chunk, Heading, count_words, split_text
-from querywright.data.sources import SAMPLES, holds_files
+from querywright.data.sources import holds_files, packaged_set
 from querywright.data.tables import format_of
 from querywright.data.types import Passage
 from querywright.errors import DataError, InputError
@@ -104,7 +104,7 @@ def names_documents(source: Any) -> bool:
     """
     if isinstance(source, list | tuple):
         return bool(source) and all(isinstance(one, str | os.PathLike) for one in source)
-    if not isinstance(source, str | os.PathLike) or source in SAMPLES:
+    if not isinstance(source, str | os.PathLike) or packaged_set(source) is not None:
         return False
     path = Path(source).expanduser()
     if not path.is_dir():

@@ -53,7 +53,7 @@ from querywright.data.rows import (
     read_options,
     split_names,
 )
-from querywright.data.sources import Source, iterate_rows, name_of
+from querywright.data.sources import PACKAGED, Source, iterate_rows, name_of
 from querywright.data.tables import Kind, Row
 from querywright.data.types import Passage, Question
 from querywright.errors import DataError
@@ -228,7 +228,7 @@ def load_sample(*, hard: bool = False) -> Sample:
     Raises:
         DataError: A file is missing or has an error, or evidence refers to a card that does not exist.
     """
-    name = "sample-hard" if hard else "sample"
+    name = f"{PACKAGED}{'sample-hard' if hard else 'sample'}"
     passages, questions = read_passages(name), read_questions(name, multiple_choice=True)
     if problems := check_evidence(questions, [passage.id for passage in passages]):
         raise DataError(problems)

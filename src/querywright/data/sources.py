@@ -28,6 +28,8 @@ SAMPLES: dict[str, dict[Kind, str]] = {
     "handbook": {"questions": "handbook-questions.jsonl", "passages": "handbook-corpus.jsonl"},
 }
 """Files in the packaged sets, by source name."""
+PACKAGED = "packaged:"
+"""A prefix that names a packaged set even if there is a file or folder with its name."""
 
 HUB_PREFIX = "hf:"
 KNOWN_SOURCES = (
@@ -53,6 +55,22 @@ def name_of(source: Source) -> str:
     return os.fspath(source) if isinstance(source, str | os.PathLike) else "the given rows"
 
 
+def packaged_set(source: object) -> Mapping[Kind, str] | None:
+    """Return the files of a packaged set; None if the source is something else, such as a ``Path`` with the same name.
+
+    Raises:
+        DataError: The source also names a file or folder in the current directory.
+    """
+    if not isinstance(source, str) or (name := source.removeprefix(PACKAGED)) not in SAMPLES:
+        return None
+    if name == source and os.path.exists(source):
+        raise DataError(
+            f"{source!r} is a packaged set, and also a file or folder here; for yours, write "
+            f"{os.path.join(os.curdir, source)}; for the packaged set, write {PACKAGED}{source}"
+        )
+    return SAMPLES[name]
+
+
 def iterate_rows(source: Source, *, kind: Kind, split: str | None, problems: list[str]) -> Iterator[Row]:
     """Yield a source's rows without interpreting them.
 
@@ -64,7 +82,7 @@ def iterate_rows(source: Source, *, kind: Kind, split: str | None, problems: lis
     name = name_of(source)
     is_path = isinstance(source, str | os.PathLike)
     path = Path(name).expanduser()
-    sample = SAMPLES.get(source) if isinstance(source, str) else None  # a Path with this name is the user's folder
+    sample = packaged_set(source)
     dataset = _dataset_name(source) if isinstance(source, str) and sample is None else None
     if dataset is not None:
         yield from dataset_rows(*dataset, kind=kind, split=split)

@@ -261,7 +261,8 @@ def _tell_missing(
             score = "every search scores 0 on this question; " * (len(lost) == len(question.evidence))
             tell(
                 f"warning: question {question.in_words}: labeled passages no longer exist, and no passage contains "
-                f"most of their text: {', '.join(each)}; {score}label a passage in the collection"
+                f"most of their text: {', '.join(each)}; {score}label a passage in the collection, and remove these "
+                "labels"
             )
     missing = check_evidence(questions, held, deleted, kind="helpful")
     none = sum(held.keys().isdisjoint(one.evidence) and not one.evidence.keys() <= deleted for one in questions)
@@ -321,7 +322,8 @@ def _tell_copies(
         tell(
             f"warning: the collection has copies of labeled passages under different IDs, such as {id!r} and {copy!r} "
             f"(labeled passages: {passages}, questions: {asked} of {len(questions)}). A search that finds only a copy "
-            "counts as a miss; index each text once, or label the copies"
+            "counts as a miss; index each text once, or label the copies and list them as alternatives (the column "
+            "'alternatives')"
         )
 
 
