@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+import querywright as qw
 from querywright.cli.main import run
 from querywright.models.recording import PACKAGED, packaged_recording, read_recording
 from querywright.optimize.artifacts.load import load
@@ -39,3 +40,11 @@ def test_a_recording_is_small_and_names_its_model_and_day(name):
     assert "recorded" in head.model
     assert str(head.made).startswith("20")
     assert all(json.loads(one.text) for one in list(answers.values())[:20])
+
+
+def test_it_does_not_replace_a_collection_of_the_user(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    qw.ChromaRetriever.build("handbook", [{"id": "mine", "text": "Our handbook."}])
+    assert run(["demo"]) != 0
+    assert "your collection 'handbook' has passages that the demo would remove (1)" in capsys.readouterr().err
+    assert "mine" in qw.ChromaRetriever("handbook")

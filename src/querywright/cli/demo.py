@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,9 +12,10 @@ from querywright.cli.checks import check_folder
 from querywright.cli.compile import compile_and_show
 from querywright.cli.index import build
 from querywright.cli.show import note, progress, say, show_table
+from querywright.errors import InputError
 
 if TYPE_CHECKING:
-    from querywright.data.types import Question
+    from querywright.data.types import Passage, Question
     from querywright.workspace import Workspace
 
 OWN = Path("artifacts/hcqr-sample")
@@ -64,13 +66,11 @@ def demo(
     from querywright.optimize.results import CompileSettings
 
     check_folder(save_to, "--out")
-    recorded = lm == opt.LMOptions() and not live
+    recorded, sample = lm == opt.LMOptions() and not live, load_sample()
+    _index("sample", sample.passages, output)
     if not live and not output.as_json:
         _handbook(_opened(lm, "handbook", recorded, output, run), output, run)
-    sample = load_sample()
     place = _opened(lm, "sample", recorded, output, run)
-    report = build("sample", sample.passages, output, prune=True)
-    note(f"sample: {report.count} passages, {report.embedded} embedded")
     splits = split_questions(sample.questions, sizes=SIZES)
     workspace = compile_and_show(
         "hcqr", splits, save_to, opt.Results(output.home, output.as_json), lm=place, retriever="sample",
@@ -96,6 +96,25 @@ def _opened(lm: opt.LMOptions, name: str, recorded: bool, output: opt.Output, ru
     return (replace(lm, lm=f"{PREFIX}{name}") if recorded else lm).open(output.home, run.threads)
 
 
+def _index(collection: str, passages: Sequence[Passage], output: opt.Output) -> None:
+    """Build a collection of packaged passages.
+
+    Raises:
+        InputError: The workspace has a collection with this name and other passages, which would be removed.
+    """
+    from querywright.retrieval.collection import collection_folder, published_passages, read_manifest
+
+    folder = collection_folder(collection, output.folder)
+    held = {} if read_manifest(folder) is None else published_passages(folder, output.folder)[1]
+    if others := held.keys() - {one.id for one in passages}:
+        raise InputError(
+            f"your collection {collection!r} has passages that the demo would remove ({len(others)}); use a different "
+            "workspace (--home DIR)"
+        )
+    report = build(collection, passages, output, prune=True)
+    note(f"{collection}: {report.count} passages, {report.embedded} embedded")
+
+
 def _handbook(workspace: Workspace, output: opt.Output, run: opt.Threads) -> None:
     """Search techniques on the handbook's dev questions, and print accuracy and passages on its test questions."""
     from querywright.api import compare
@@ -104,8 +123,7 @@ def _handbook(workspace: Workspace, output: opt.Output, run: opt.Threads) -> Non
     from querywright.optimize.tables import percent
     from querywright.studies import study
 
-    report = build("handbook", read_passages(f"{PACKAGED}handbook"), output, prune=True)
-    note(f"handbook: {report.count} passages, {report.embedded} embedded")
+    _index("handbook", read_passages(f"{PACKAGED}handbook"), output)
     asked = read_questions(f"{PACKAGED}handbook")
     splits = {"train": asked[:HANDBOOK_TRAIN], "dev": asked[HANDBOOK_TRAIN:HANDBOOK_DEV], "test": asked[HANDBOOK_DEV:]}
     given: dict[str, Any] = {

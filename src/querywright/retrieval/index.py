@@ -180,7 +180,7 @@ def _copies(passages: Iterable[Passage]) -> list[str]:
     has = "1 text has" if len(copies) == 1 else f"{len(copies)} texts have"
     return [
         f"{has} two or more IDs, such as {first[text]!r} and {copy!r}; a search may return any of these IDs, so index "
-        "each text once, or label all its IDs"
+        "each text once, or list all its IDs as 'alternatives' in the questions"
     ]
 
 
