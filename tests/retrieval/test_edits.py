@@ -234,6 +234,17 @@ def test_a_similar_passage_does_not_take_or_share_a_label():
     assert found.evidence == {"a.md#aspirin-2": Label.ENTAILED}
 
 
+def test_a_label_follows_the_same_passage_into_a_renamed_file_and_not_a_longer_copy():
+    text, question = prose("rose", 6), Question("q", "?", evidence={"pool.md#rose-1": Label.ENTAILED})
+    was, longer = {"pool.md#rose-1": Passage("pool.md#rose-1", text)}, Passage("copy.md#ours-2", f"# Ours {text}")
+    renamed, copy = (Passage(f"{file}.md#rose-1", text) for file in ("threads", "copy"))
+    for now, ids in (([longer, renamed], {renamed.id}), ([copy, renamed], {copy.id, renamed.id})):
+        told: list[str] = []
+        (found,) = follow_labels([question], lambda now=now: now, was, told.append, told.append)
+        assert found.evidence.keys() == ids
+        assert any("is now in 2 passages" in line for line in told) == (len(ids) > 1)
+
+
 def test_labels_of_a_file_name_the_collection_that_has_their_passages():
     small = {f"s#{n}": Passage(f"s#{n}", prose(f"rose{n}", 6)) for n in range(4)}
     large = {f"l#{n}": Passage(f"l#{n}", f"{small[f's#{2 * n}'].text} {small[f's#{2 * n + 1}'].text}") for n in (0, 1)}

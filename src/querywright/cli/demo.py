@@ -67,10 +67,10 @@ def demo(
 
     check_folder(save_to, "--out")
     recorded, sample = lm == opt.LMOptions() and not live, load_sample()
+    place = _opened(lm, "sample", recorded, output, run)
     _index("sample", sample.passages, output)
     if not live and not output.as_json:
         _handbook(_opened(lm, "handbook", recorded, output, run), output, run)
-    place = _opened(lm, "sample", recorded, output, run)
     splits = split_questions(sample.questions, sizes=SIZES)
     workspace = compile_and_show(
         "hcqr", splits, save_to, opt.Results(output.home, output.as_json), lm=place, retriever="sample",

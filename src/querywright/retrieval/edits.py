@@ -303,13 +303,17 @@ def _matches(former: Mapping[str, Passage], held: Iterable[Passage]) -> dict[str
 
 
 def _parts(former: str, candidates: Sequence[_Candidate], count: int) -> tuple[str, ...]:
-    """Return the passages with a former passage's text: the one with most of it, the edited one, and other parts."""
+    """Return the passages with a former passage's text: the one with most of it, the edited one, and other parts.
+
+    Passages of other files with the same headings and text, which end with the same part of the id, are included.
+    """
     place = _place(former)
     covered: set[tuple[str, ...]] = set()
     parts: list[str] = []
-    for one in sorted(candidates, key=lambda one: (one.share, one.same_file), reverse=True):
+    same = {one.id for one in candidates if "#" in former and one.id.endswith(former[former.rindex("#") :])}
+    for one in sorted(candidates, key=lambda one: (one.share, one.id in same, one.same_file), reverse=True):
         stayed = one.share >= EDITED and _place(one.id) == place and all(_place(part) != place for part in parts)
-        if stayed or len(one.common - covered) >= PART * count:
+        if stayed or one.id in same or len(one.common - covered) >= PART * count:
             parts.append(one.id)
             covered |= one.common
     return tuple(parts) if len(covered) >= SAME * count else ()
