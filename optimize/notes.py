@@ -102,9 +102,9 @@ def _unknown_passages(evaluations: Sequence[Evaluation], retrievers: Sequence[An
     """
     shown = {one.name: dict.fromkeys(id for row in one.rows for id in row.passages) for one in evaluations}
     every = {id for ids in shown.values() for id in ids}
-    parts = [part for one in dict.fromkeys([*retrievers, *own]) for part in getattr(one, "retrievers", (one,))]
-    if any(held_by(part, ()) is None for one in retrievers for part in getattr(one, "retrievers", (one,))):
+    if any(held_by(part, ()) is None for part in _parts(retrievers)):
         return []
+    parts = _parts(dict.fromkeys([*retrievers, *own]))
     searched = [found for one in parts if (found := held_by(one, every)) is not None]
     held = {id for passages in searched for id in passages}
     names = sorted({repr(one.name) for one in parts if isinstance(getattr(one, "name", None), str)})
@@ -120,3 +120,8 @@ def _unknown_passages(evaluations: Sequence[Evaluation], retrievers: Sequence[An
                 "collection's IDs"
             )
     return lines
+
+
+def _parts(retrievers: Iterable[Any]) -> list[Any]:
+    """Return the retrievers, with the fused retrievers in place of a hybrid retriever."""
+    return [part for one in retrievers for part in getattr(one, "retrievers", (one,))]

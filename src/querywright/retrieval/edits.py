@@ -31,7 +31,7 @@ PART = 0.2
 """Share of a former passage's word trigrams that a passage must contain to count as a part of it."""
 EDITED = 0.8
 """Share of a former passage's word trigrams that a passage under the same headings must contain to count as the same
-passage, even if a copy elsewhere contains more of them."""
+passage, even if a copy in another place contains more of them."""
 SAMPLE = 200
 """Number of passages in a sample; with it, the estimated share of changed passages is accurate to about 7 points."""
 PASSAGES_SAMPLE = "passages_sample"
@@ -101,7 +101,7 @@ def follow_labels(
     """Return the questions with each former passage's label moved to the passage that now contains most of its text.
 
     If a former passage was split, each part gets the label, and the parts are alternatives: finding one is enough. The
-    same applies if the passage was edited, and a copy elsewhere contains more of its text. A person's label for a part
+    same applies if the passage was edited, and a copy contains more of its text. A person's label for a part
     replaces the former passage's label for that part, and for all parts if it is useful.
 
     Args:
