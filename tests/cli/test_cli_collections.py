@@ -119,6 +119,11 @@ def test_collections_are_listed_shown_and_deleted(ok, cli, wrong, home, passages
     assert list((home / "collections").iterdir()) == []
 
 
+def test_indexing_a_packaged_set_says_so(ok, passages):
+    assert "source: the packaged set 'sample', not a file or folder of yours" in ok("index", "mine", "sample").err
+    assert "packaged" not in ok("index", "tiny", passages).err
+
+
 def test_a_compilation_names_its_engine_while_it_runs(ok, questions, collection, server, monkeypatch):
     arms = []
     monkeypatch.setattr(Bar, "stand", lambda bar, told, spent=None: arms.extend(told()[1]))

@@ -17,9 +17,10 @@ from querywright.data import Passage
 from querywright.data.documents import DocumentFile, names_documents, read_documents
 from querywright.data.hub import names_of
 from querywright.data.reading import read_passages
+from querywright.data.sources import packaged_set
 from querywright.errors import InputError
 
-SHOWN_FILES = 20
+SHOWN_FILES = 50
 
 Passages = Annotated[
     str,
@@ -92,6 +93,8 @@ def index(
     ))  # fmt: skip
     if documents is not None:
         _note_files(documents.files)
+    elif packaged_set(passages) is not None:
+        note(f"source: the packaged set {passages!r}, not a file or folder of yours")
     for line in report.notes:
         note(f"warning: {line}")
     if report.stayed:
