@@ -31,8 +31,10 @@ _FENCE = re.compile(r"\s*(```+|~~~+)")
 _TARGET = r"\.\. _[^\n]+:(?:[ \t][^\n]*)?|\[[^\]\n^][^\]\n]*\]:[ \t]*<?(?:\w+:|[/.#])\S*(?:[ \t][^\n]*)?"
 _TARGETS = re.compile(rf"(?:[ \t]*(?:{_TARGET})?(?:\n|\Z))+")
 """Matches a text that contains only link targets, which are not text for a reader."""
-_DIRECTIVE = re.compile(r"\s*\.\. [\w:-]+::[^\n]*\s*")
-"""Matches the first line of a reStructuredText directive without its content."""
+_RULES = re.compile(r"[\s\-=*_|`~:+]*")
+"""Matches a text that contains only rules, table borders, and code fences."""
+_DIRECTIVE = re.compile(r"(?:\A|\n)[ \t]*\.\. [\w:-]+::[^\n]*(?:\n[ \t]+:[^\n]*)*\s*\Z")
+"""Matches a reStructuredText directive without its content, but with its options, at the end of a text."""
 
 Splitter = Callable[[str], Sequence[tuple[int, str]]]
 """Splits a text that is too large, and returns the pieces with their positions."""
@@ -82,7 +84,7 @@ def count_words(text: str) -> int:
 def split_text(
     text: str, title: str, headings: Sequence[Heading], size: int, splitter: Splitter, fences: bool = True
 ) -> Iterator[Chunk]:
-    """Yield a document's chunks, except chunks that would contain only headings or link targets.
+    """Yield a document's chunks, except chunks that would contain only headings, rules, or link targets.
 
     Args:
         text: The document's text.
@@ -106,6 +108,13 @@ class _Document(NamedTuple):
     fences: bool
 
 
+class _Break(NamedTuple):
+    """A line after a blank line: its position and indentation."""
+
+    place: int
+    indent: int
+
+
 def _section(document: _Document, start: int, end: int, path: tuple[str, ...], level: int) -> Iterator[Chunk]:
     """Yield the chunks in the section between two positions; ``level`` is the section heading's level."""
     inside = [one for one in document.headings if start <= one.start < end and one.level > level]
@@ -115,10 +124,9 @@ def _section(document: _Document, start: int, end: int, path: tuple[str, ...], l
             children.append(heading)
     *starts, last = [*(child.start for child in children), end]
     own_end = starts[0] if starts else last
-    whole = document.text[start:end]
     if len(children) == 1 and not document.text[start:own_end].strip():
         pass  # the only subsection is the whole section, so its heading joins the path
-    elif count_words(whole) <= document.size:
+    elif _fits(document, start, end):
         yield from _chunk(document, start, end, path)
         return
     else:
@@ -132,52 +140,98 @@ def _pack(document: _Document, start: int, end: int, path: tuple[str, ...]) -> I
     first, size = start, 0
     for begin, stop in _blocks(document, start, end):
         words = count_words(document.text[begin:stop])
-        if size and size + words > document.size and not _is_heading(document, first, begin):
+        if size and size + words > document.size and not _lacks_text(document, first, begin):
             yield from _chunk(document, first, begin, path)
             first, size = begin, 0
         size += words
         if size > document.size:
-            begin = 0
+            directive = None  # the position of a directive that waits for its content
             for place, piece in document.splitter(document.text[first:stop]):
-                if not _DIRECTIVE.fullmatch(document.text, first + begin, first + place + len(piece)):
-                    yield from _chunk(document, first + begin, first + place + len(piece), path)
-                    begin = place + len(piece)
-            yield from _chunk(document, first + begin, stop, path)
+                begin, piece_end = place if directive is None else directive, place + len(piece)
+                if _DIRECTIVE.fullmatch(document.text[first + begin : first + piece_end].lstrip()):
+                    directive = begin
+                else:
+                    yield from _chunk(document, first + begin, first + piece_end, path)
+                    directive = None
+            if directive is not None:
+                yield from _chunk(document, first + directive, stop, path)
             first, size = stop, 0
     yield from _chunk(document, first, end, path)
 
 
 def _chunk(document: _Document, start: int, end: int, path: tuple[str, ...]) -> Iterator[Chunk]:
-    """Yield the chunk between two positions, unless it contains only headings or link targets."""
+    """Yield the chunk between two positions, unless it contains only headings, rules, or link targets."""
     text = document.text[start:end].rstrip()
     blank = re.match(r"(?:[^\S\n]*\n)*", text)
     first = blank.end() if blank else 0
-    if text[first:] and not _is_heading(document, start, end) and not _TARGETS.fullmatch(text, first):
+    if text[first:] and not _lacks_text(document, start, end) and not _TARGETS.fullmatch(text, first):
         yield Chunk(start + first, text[first:], path or (document.title,))
 
 
-def _is_heading(document: _Document, start: int, end: int) -> bool:
-    """Return whether the text between two positions contains only headings."""
+def _lacks_text(document: _Document, start: int, end: int) -> bool:
+    """Return whether the text between two positions contains only headings, rules, table borders, and fences."""
     place = start
     for heading in document.headings:
         if start <= heading.start < end and not document.text[place : heading.start].strip():
             place = max(place, heading.end)
-    return place >= end or not document.text[place:end].strip()
+    return place >= end or _RULES.fullmatch(document.text, place, end) is not None
 
 
 def _blocks(document: _Document, start: int, end: int) -> Iterator[tuple[int, int]]:
     """Yield each block's start and end position, without gaps between blocks.
 
-    A blank line ends a block unless it is in fenced code or in a simple reStructuredText table, or an indented line
-    follows.
+    A blank line ends a block unless an indented line follows. A block that is too large is split into its first lines
+    and the indented text below them, so a code block or a paragraph of a list item stays whole if it fits.
     """
-    begin = place = start
+    return _level(document, [*_breaks(document, start, end)], start, end, 0)
+
+
+def _level(
+    document: _Document, breaks: Sequence[_Break], start: int, end: int, indent: int
+) -> Iterator[tuple[int, int]]:
+    """Yield the blocks whose first lines have at most the given indentation, or the parts of blocks that are too large.
+
+    A directive's first line stays with the first part of its content.
+    """
+    for begin, stop, inside in _cut(breaks, start, end, indent):
+        if not inside or _fits(document, begin, stop):
+            yield begin, stop
+            continue
+        first, deeper = inside[0]
+        if _DIRECTIVE.search(document.text[begin:first]):
+            first = begin
+        else:
+            yield begin, first
+        for below, last, within in _cut(inside[1:], inside[0].place, stop, deeper - 1):
+            whole = _fits(document, below, last)
+            for _, part_end in [(below, last)] if whole else _level(document, within, below, last, deeper):
+                yield first, part_end
+                first = part_end
+
+
+def _fits(document: _Document, start: int, end: int) -> bool:
+    return count_words(document.text[start:end]) <= document.size
+
+
+def _cut(breaks: Sequence[_Break], start: int, end: int, indent: int) -> Iterator[tuple[int, int, Sequence[_Break]]]:
+    """Yield the start and end of each range between breaks with at most the given indentation, and its other breaks."""
+    inside: list[_Break] = []
+    for one in breaks:
+        if one.indent <= indent:
+            yield start, one.place, inside
+            start, inside = one.place, []
+        else:
+            inside.append(one)
+    yield start, end, inside
+
+
+def _breaks(document: _Document, start: int, end: int) -> Iterator[_Break]:
+    """Yield each line after a blank line, except in fenced code and simple reStructuredText tables."""
+    place = start
     fence, is_blank, in_table, is_border = "", False, False, False
     for line in document.text[start:end].splitlines(keepends=True):
-        is_indented = line[:1] in " \t"
-        if is_blank and not fence and not in_table and line.strip() and not is_indented:
-            yield begin, place
-            begin = place
+        if is_blank and not fence and not in_table and line.strip():
+            yield _Break(place, len(line.expandtabs()) - len(line.expandtabs().lstrip()))
         if document.fences and (mark := _FENCE.match(line)):
             if not fence:
                 fence = mark[1]
@@ -188,4 +242,3 @@ def _blocks(document: _Document, start: int, end: int) -> Iterator[tuple[int, in
         is_border = re.fullmatch(_SIMPLE, line.strip()) is not None
         in_table = in_table or is_border
         place += len(line)
-    yield begin, end
