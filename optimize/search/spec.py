@@ -321,6 +321,17 @@ class SearchSpec(StrictModel):
             raise ValueError(f"must be a mapping, such as {{{', '.join(f'{one}: {{}}' for one in names)}}}")
         return named
 
+    @field_validator("retrievers", mode="before")
+    @classmethod
+    def _by_collection(cls, named: Any) -> Any:
+        """Show how to name retrievers, and where engines are listed."""
+        if not isinstance(named, Mapping):
+            raise ValueError(
+                "must be a mapping from names to collections, such as {small: cards-128, large: cards-512@hybrid}; to "
+                "search with several engines, write engines under a technique, such as hcqr: {engines: [dense, hybrid]}"
+            )
+        return named
+
     @field_validator("techniques")
     @classmethod
     def _baseline_first(cls, named: dict[str, TechniqueSpec]) -> dict[str, TechniqueSpec]:
