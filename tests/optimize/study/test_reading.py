@@ -64,7 +64,7 @@ def test_the_collection_is_the_first_retriever_unless_it_is_named():
     assert read_spec(of(retrievers=retrievers)).collection == "c"
     with pytest.raises(InputError, match="collection: is missing"):
         read_spec({**named, "retrievers": {}})
-    with pytest.raises(InputError, match=r"retrievers: must be a mapping from names .* write engines under a technique"):
+    with pytest.raises(InputError, match=r"must be a mapping from names .* write engines under a technique"):
         read_spec(of(retrievers=["dense", "hybrid"]))
 
 
