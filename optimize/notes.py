@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from querywright.data.labels import evidence_by
 from querywright.data.types import Question
 from querywright.optimize.comparison import budgets, held_by
 from querywright.optimize.evaluate import Evaluation
+from querywright.optimize.slices import OPTIONS
 from querywright.programs import RAG, READERS
 from querywright.retrieval.checks import rebuilt
 
 
 def score_notes(
-    programs: Mapping[str, RAG], evaluations: Sequence[Evaluation], questions: Sequence[Question], *, lm: str
+    programs: Mapping[str, RAG],
+    evaluations: Sequence[Evaluation],
+    questions: Sequence[Question],
+    *,
+    lm: str,
+    slices: Collection[str] = (),
 ) -> list[str]:
     """Return lines that say how scores were measured: LM, passage limit, reader, and labels.
 
@@ -23,6 +29,7 @@ def score_notes(
         evaluations: Their results.
         questions: The questions, with their labels.
         lm: Name of the LM.
+        slices: Columns by which the results are shown. Default: none.
     """
     asks = any(one.cost.asked for one in evaluations)
     most = {*budgets(programs).values()}
@@ -39,7 +46,7 @@ def score_notes(
         if READERS[name].GROUNDED
     ]
     if readers and any("accuracy" in one.metrics for one in evaluations):
-        lines += _of_accuracy(questions, readers)
+        lines += _of_accuracy(questions, readers, is_sliced=OPTIONS in slices)
     return [*lines, evidence_by(questions) if any(one.evidence for one in questions) else "no labeled evidence"]
 
 
@@ -52,7 +59,7 @@ def arms_by_writer(programs: Mapping[str, RAG]) -> dict[str, list[str]]:
     return found
 
 
-def _of_accuracy(questions: Sequence[Question], readers: Sequence[str]) -> list[str]:
+def _of_accuracy(questions: Sequence[Question], readers: Sequence[str], *, is_sliced: bool) -> list[str]:
     """Return a line on how accuracy scores these readers' answers to questions without options, if there are any."""
     with_options = sum(bool(question.options) for question in questions)
     if with_options == len(questions):
@@ -65,7 +72,7 @@ def _of_accuracy(questions: Sequence[Question], readers: Sequence[str]) -> list[
             "scores 0; contains_answer and token_f1 are more lenient"
         )
     kinds = "; to show questions with and without options separately, use the slice 'options'"
-    return [note + (kinds if with_options else "")]
+    return [note + (kinds if with_options and not is_sliced else "")]
 
 
 def passage_warnings(

@@ -169,7 +169,7 @@ def run_test(search: Search, trials: Sequence[TrialRecord]) -> TestOutcome:
     ]
     count = len(search.reader_check)
     notes += [f"additional questions for closed book and oracle evidence: {count}"] if count else []
-    remarks = score_notes(programs, tested, search.splits.test, lm=search.lm.model)
+    remarks = score_notes(programs, tested, search.splits.test, lm=search.lm.model, slices=search.spec.slices)
     return TestOutcome(
         chosen=chosen,
         arms={name: arm for name, arm in arms.items() if name in rows},

@@ -259,7 +259,8 @@ class Experiment:
     def _remarks(self, found: Comparison, references: bool) -> list[str]:
         """Return the lines to show below the results table."""
         lm, arms = self.workspace.lm.model, found.arms
-        lines = [*score_notes(self.programs, arms, self.questions, lm=lm), *self.notes]
+        slices = {one.column for one in found.slices}
+        lines = [*score_notes(self.programs, arms, self.questions, lm=lm, slices=slices), *self.notes]
         lines += pool_notes(arms, found.questions)
         if references and self.defaults.reads and not any(metric in one.metrics for one in arms for metric in RIGHT):
             lines.append(f"no diagnosis: add the metric {' or '.join(RIGHT)}")

@@ -76,7 +76,9 @@ def test_accuracy_of_open_questions_is_explained_and_can_be_shown_separately(tmp
         "accuracy means exact_match for questions without options, so a sentence that contains the right answer scores "
         "0; contains_answer and token_f1 are more lenient"
     )
-    assert f"{note}; to show questions with and without options separately, use the slice 'options'" in both.remarks
+    assert note in both.remarks
+    hint = f"{note}; to show questions with and without options separately, use the slice 'options'"
+    assert hint in found(options, asked).remarks
     assert note in found(asked).remarks
     assert not any("accuracy" in line for line in found(options).remarks)
 
