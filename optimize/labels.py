@@ -164,7 +164,7 @@ def label_pool(
     waiting: dict[str, list[Passage]] = {}
     for question in questions:
         for passage in pool.get(question.id, ()):
-            if found.setdefault((question.id, passage.id), _row(question, passage)).label is None:
+            if found.setdefault((question.id, passage.id), label_row(question, passage)).label is None:
                 waiting.setdefault(question.id, []).append(passage)
     failed: dict[str, int] = {}
     unreadable = 0
@@ -188,8 +188,8 @@ def label_pool(
     return PoolLabels(tuple(labels), len(found) - len({one.key for one in there}), asked_of, unreadable, failed)
 
 
-def _row(question: Question, passage: Passage) -> PassageLabel:
-    """Return a passage in the pool with its label from the question's evidence."""
+def label_row(question: Question, passage: Passage) -> PassageLabel:
+    """Return the row of a passage, with its label from the question's evidence if there is one."""
     label = question.evidence.get(passage.id)
     names = question.assessors.get(passage.id, (PERSON,))
     by = "" if label is None else PERSON if PERSON in names else names[0]

@@ -19,7 +19,7 @@ import dspy
 
 from querywright.arms import ArmDefaults, Arms, engine_for, split_knobs
 from querywright.data import Question, Splits, read_questions, split_questions
-from querywright.data.labels import read_labels
+from querywright.data.labels import PassageLabel, read_labels
 from querywright.data.splits import data_hash
 from querywright.data.types import History
 from querywright.errors import InputError
@@ -33,7 +33,7 @@ from querywright.optimize.artifacts.writers import keep_rewriter, ref_of
 from querywright.optimize.comparison import RIGHT, Comparison, check_settings, held_by, read_settings
 from querywright.optimize.evaluate import Evaluation, Progress
 from querywright.optimize.judge_files import SavedJudge, resolve_judge, resolve_judges
-from querywright.optimize.labels import PoolLabels, check_judge, label_pool, pool_passages
+from querywright.optimize.labels import PoolLabels, check_judge, label_pool, label_row, pool_passages
 from querywright.optimize.objectives import check_judges, objectives_of
 from querywright.optimize.results import CompileResult, CompileSettings
 from querywright.optimize.search.compile import compile_program
@@ -262,15 +262,18 @@ def label(
         asked = place.lm if judge_lm is None else place.another_lm(judge_lm)
         pool, failed = pool_passages(experiment.programs, experiment.questions, lm=place.lm, depth=depth, **run)
         earlier = [] if labels is None else read_labels(labels)
+        own: list[PassageLabel] = []
         searched = experiment.retriever
         if callable(getattr(searched, "passages", None)):
-            former = labeled_passages(labels) | former_passages(searched)
+            former = {**labeled_passages(labels), **labeled_passages((reading or {}).get("labels"))}
+            former |= former_passages(searched)
             earlier = follow_rows(earlier, searched.passages(), former, tell or warn_caller)
-            for question in experiment.questions:
-                pooled = {one.id for one in pool[question.id]}
-                labeled = held_by(searched, [id for id in question.evidence if id not in pooled]) or {}
-                pool[question.id] += labeled.values()
-        found = label_pool(pool, experiment.questions, judging, there=earlier, lm=asked, **run)
+            keys = {one.key for one in earlier}
+            texts = former | (held_by(searched, [id for one in experiment.given for id in one.evidence]) or {})
+            rows = [label_row(one, texts[id]) for one in experiment.given for id in one.evidence if id in texts]
+            own = follow_rows(rows, searched.passages(), former, lambda _: None)  # reported when questions were opened
+            own = [one for one in own if one.key not in keys]
+        found = label_pool(pool, experiment.given, judging, there=[*earlier, *own], lm=asked, **run)
     failed = {**failed, **found.failed}
     notes = [] if saved is None else [saved.standing(asked.model, lm_digest(asked))]
     if found.unreadable:
@@ -279,7 +282,7 @@ def label(
             "rerun with a different judge LM"
         )
     notes += [f"failed questions in {name}: {count}" for name, count in failed.items()]
-    return replace(found, failed=failed, notes=tuple(notes))
+    return replace(found, added=found.added + len(own), failed=failed, notes=tuple(notes))
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)

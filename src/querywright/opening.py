@@ -102,6 +102,7 @@ class Experiment:
         arms: The arms by name.
         programs: The programs of the arms, by name.
         retrievers: Open retrievers by engine.
+        given: The questions with the labels as given, before labels followed edits.
     """
 
     workspace: Workspace
@@ -119,6 +120,7 @@ class Experiment:
     arms: dict[str, Arm] = field(default_factory=dict)
     programs: dict[str, RAG] = field(default_factory=dict)
     retrievers: dict[str, Any] = field(default_factory=dict)
+    given: Sequence[Question] = ()
     _writers: dict[Any, Any] = field(default_factory=dict)
 
     @property
@@ -349,7 +351,7 @@ def open_experiment(
     experiment = Experiment(
         workspace=workspace, questions=asked, defaults=defaults, reader=shared, scoring=scoring,
         source=Path(questions).name if isinstance(questions, str | Path) else "", metrics=metrics, lacking=lacking,
-        arms=named, tell=tell,
+        arms=named, tell=tell, given=asked,
     )  # fmt: skip
     notes = experiment.notes
     notes += [f"left out: {', '.join(left_out)}, because not every question has options"] if left_out else []

@@ -13,7 +13,7 @@ import pytest
 
 import querywright as qw
 from querywright.data import Label, Passage, Question, read_documents
-from querywright.data.labels import PassageLabel, with_labels
+from querywright.data.labels import PassageLabel, with_labels, write_labels
 from querywright.errors import InputError
 from querywright.programs import TECHNIQUES, make_program
 from querywright.retrieval.bm25 import BM25Retriever
@@ -653,11 +653,41 @@ def test_the_labels_of_the_questions_are_in_the_label_table_even_if_no_arm_found
     _, home, soil, sink = edited
     questions = [{"id": "q", "question": "What does kettle1 turn into?", "evidence": [soil, sink]}]
     given = {"retriever": "mine", "judge": None, "depth": 1, "home": home, "tell": [].append}
-    found, moved = qw.label(["plain"], questions, **given).to_pandas().to_dict("records")
-    assert "kettle1" in found["text"]
-    assert "soil2" in moved["text"]
-    assert (found["by"], moved["by"], moved["label"]) == ("", "person", "ENTAILED")
-    assert moved["passage_id"] != soil
+    made = qw.label(["plain"], questions, **given)
+    rows = {word: row for word in ("kettle1", "soil2", "sink6") for row in made.to_pandas().to_dict("records")
+            if word in row["text"]}  # fmt: skip
+    assert len(rows) == len(made.labels) == made.added == 3
+    assert {word: (row["by"], row["label"] == "ENTAILED") for word, row in rows.items()} == {
+        "kettle1": ("", False), "soil2": ("person", True), "sink6": ("person", True),
+    }  # fmt: skip
+    assert rows["soil2"]["passage_id"] != soil
+    assert rows["sink6"]["passage_id"] == sink, "the label of a deleted passage stays, so that runs report it"
+
+
+@pytest.mark.parametrize("labels_in", ["questions", "file"])
+def test_the_parts_of_a_split_passage_are_not_written_as_labeled_by_a_person(tmp_path, labels_in):
+    docs, home, out = tmp_path / "docs", tmp_path / "home", tmp_path / "labels.jsonl"
+    docs.mkdir()
+    text, rest, more = (prose(word) for word in ("rose", "thorn", "tulip"))
+    (docs / "a.md").write_text(f"# Rose\n\n{text}\n\n{rest}\n")
+    (whole,) = qw.ChromaRetriever.build("mine", docs, home=home).passages()
+    question = {"id": "q", "question": "What does rose2 turn into?"}
+    given = {"retriever": "mine", "home": home}
+    labeled = question | {"evidence": [whole.id]}
+    if labels_in == "file":
+        write_labels(out, qw.label(["plain"], [labeled], judge=None, **given).labels)
+    (docs / "a.md").write_text(f"# Rose\n\n{text}\n\n{more} {prose('fern')}\n\n{prose('moss', 8)} again.\n\n{rest}\n")
+    qw.ChromaRetriever.build("mine", docs, home=home)
+    reading = {"labels": out} if labels_in == "file" else {}
+    asked = [question if labels_in == "file" else labeled]
+    again = qw.label(["plain"], asked, judge=None, reading=reading, labels=reading.get("labels"), tell=str, **given)
+    assert {one.passage_id: one.label for one in again.labels if one.label is not None} == {whole.id: "ENTAILED"}
+    assert len(again.labels) > 2
+    write_labels(out, again.labels)
+    told: list[str] = []
+    found = qw.compare(["plain"], [question], labels=out, reader=None, metrics=["recall"], tell=told.append, **given)
+    assert found.arms[0].mean("recall").value == 1
+    assert any(f"the text of the labeled passage {whole.id!r} is now in 2 passages" in line for line in told)
 
 
 def test_every_moved_label_is_in_the_notes_and_the_report_but_a_warning_names_three(tmp_path):
