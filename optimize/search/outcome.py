@@ -169,6 +169,7 @@ def run_test(search: Search, trials: Sequence[TrialRecord]) -> TestOutcome:
     ]
     count = len(search.reader_check)
     notes += [f"additional questions for closed book and oracle evidence: {count}"] if count else []
+    notes += _untried(search, trials)
     remarks = score_notes(programs, tested, search.splits.test, lm=search.lm.model, slices=search.spec.slices)
     return TestOutcome(
         chosen=chosen,
@@ -186,6 +187,22 @@ def run_test(search: Search, trials: Sequence[TrialRecord]) -> TestOutcome:
         hints=tuple(hints),
         notes=tuple(notes),
         remarks=(*remarks, *pool_notes(tested, search.splits.test)),
+    )
+
+
+def _untried(search: Search, trials: Sequence[TrialRecord]) -> list[str]:
+    """Return a line that lists the engines of techniques that no trial used."""
+    tried = {(one.arm.technique, one.arm.engine) for one in trials}
+    names = [
+        f"{one.name}@{engine}"
+        for one in search.space.techniques
+        for engine in one.engines
+        if (one.name, engine) not in tried
+    ]
+    return (
+        [f"not tried in {len(trials)} trials: {', '.join(names)}; for more combinations, use a larger number of trials"]
+        if names
+        else []
     )
 
 

@@ -58,3 +58,13 @@ def test_a_technique_with_another_engine_than_the_baseline_is_noted(make_world, 
     shown = f"{name}@hybrid" if "engines" in techniques[name] else name
     assert outcome.recommended == outcome.best == f"{shown} compiled"
     assert [line for line in outcome.notes if "UNEQUAL" in line] == [*filter(None, [note])]
+
+
+@pytest.mark.parametrize("trials", [2, 12])
+def test_engines_that_no_trial_used_are_noted(make_world, make_lm, trials):
+    world, other = make_world("rewriting"), make_world("both")
+    techniques = {"hcqr": {"engines": ["dense", "hybrid"], "search": "named"}}
+    outcome = run({"dense": world, "hybrid": other}, world.splits, make_lm(), techniques, trials=trials)
+    notes = [line for line in outcome.notes if line.startswith("not tried")]
+    note = "not tried in 2 trials: hcqr@hybrid; for more combinations, use a larger number of trials"
+    assert notes == ([note] if trials == 2 else [])
