@@ -199,11 +199,11 @@ def _untried(search: Search, trials: Sequence[TrialRecord]) -> list[str]:
         for engine in one.engines
         if (one.name, engine) not in tried
     ]
-    return (
-        [f"not tried in {len(trials)} trials: {', '.join(names)}; for more combinations, use a larger number of trials"]
-        if names
-        else []
-    )
+    if not names:
+        return []
+    return [
+        f"not tried in {len(trials)} trials: {', '.join(names)}; for more combinations, use a larger number of trials"
+    ]
 
 
 def _passage_warnings(
