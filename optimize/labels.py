@@ -6,13 +6,14 @@ Source: pooling as in TREC: the union of the first passages of each system (Spä
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import dspy
 
-from querywright.data.labels import COLUMNS, PassageLabel
+from querywright.data.labels import COLUMNS, PassageLabel, with_labels
 from querywright.data.types import PERSON, Label, Passage, Question
 from querywright.errors import InputError
 from querywright.metrics.judge import Judge, JudgedMetric
@@ -20,6 +21,7 @@ from querywright.optimize.contexts import asking
 from querywright.optimize.evaluate import Progress, in_order
 from querywright.optimize.failures import Failures, map_runs
 from querywright.programs.rag import RAG
+from querywright.retrieval.edits import follow_rows, labeled_first, settle_labels
 
 if TYPE_CHECKING:
     import pandas
@@ -131,6 +133,47 @@ def check_judge(judge: Judge | None) -> None:
         )
 
 
+def earlier_labels(
+    labels: Sequence[PassageLabel],
+    questions: Sequence[Question],
+    collections: Sequence[Mapping[str, Passage]],
+    former: Mapping[str, Passage],
+    tell: Callable[[str], object],
+) -> tuple[list[PassageLabel], set[tuple[str, str]]]:
+    """Return the rows of labels that exist before pooling, and the keys of all passages to which these labels apply.
+
+    The rows follow passages that moved or changed a little, in the collection that has most of them. The row of a split
+    or deleted passage stays as it is.
+
+    Args:
+        labels: Rows from a label file.
+        questions: Questions, whose labels become rows too. A person's label takes precedence over a judge's, and then
+            a row of the file over a question's label.
+        collections: The passages of each collection by id.
+        former: The collections' former passages by id.
+        tell: As in ``follow_rows``; called only for rows of the file.
+    """
+
+    def ignore(_: str) -> None:
+        """Ignore a message that was shown when the questions were opened."""
+
+    named = {id for one in questions for id in one.evidence} | {one.passage_id for one in labels}
+    followed = next(iter(labeled_first(named, collections)), {}).values()
+    texts = dict(former)
+    for held in collections:
+        texts |= held
+    rows = {one.key: one for one in follow_rows(labels, followed, former, tell)}
+    given = [label_row(one, texts[id]) for one in questions for id in one.evidence if id in texts]
+    for one in follow_rows(given, followed, former, ignore):
+        there = rows.setdefault(one.key, one)
+        if there.label is None or (one.by == PERSON != there.by):
+            rows[one.key] = replace(there, label=one.label, by=one.by)
+    asked = {one.id for one in questions}
+    united = with_labels(questions, [one for one in rows.values() if one.question_id in asked])
+    settled = settle_labels(united, [partial(dict, one) for one in collections], former, ignore, ignore)
+    return list(rows.values()), {(one.id, id) for one in settled for id in one.evidence}
+
+
 def label_pool(
     pool: Mapping[str, Sequence[Passage]],
     questions: Sequence[Question],
@@ -138,6 +181,7 @@ def label_pool(
     *,
     lm: dspy.LM,
     there: Sequence[PassageLabel] = (),
+    labeled: Collection[tuple[str, str]] = (),
     threads: int = 4,
     max_failures: float = 0.05,
     progress: Progress | None = None,
@@ -150,6 +194,8 @@ def label_pool(
         judge: A judge of usefulness; None to leave all labels to people.
         lm: The judge's LM, from ``resolve_lm``.
         there: Earlier labels, which may include labels for other questions.
+        labeled: Keys of further passages that are not judged, because an earlier label applies to them: a question's id
+            and a passage's id.
         threads: Number of judgments to run at a time. Default 4.
         max_failures: Share of the questions whose judging may fail. Default 0.05.
         progress: Called after each question.
@@ -164,7 +210,8 @@ def label_pool(
     waiting: dict[str, list[Passage]] = {}
     for question in questions:
         for passage in pool.get(question.id, ()):
-            if found.setdefault((question.id, passage.id), label_row(question, passage)).label is None:
+            row = found.setdefault((question.id, passage.id), label_row(question, passage))
+            if row.label is None and row.key not in labeled:
                 waiting.setdefault(question.id, []).append(passage)
     failed: dict[str, int] = {}
     unreadable = 0

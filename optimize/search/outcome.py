@@ -201,9 +201,8 @@ def _untried(search: Search, trials: Sequence[TrialRecord]) -> list[str]:
     ]
     if not names:
         return []
-    return [
-        f"not tried in {len(trials)} trials: {', '.join(names)}; for more combinations, use a larger number of trials"
-    ]
+    listed = ", ".join(names)
+    return [f"not tried in {len(trials)} trials: {listed}; to try more combinations, increase the number of trials"]
 
 
 def _passage_warnings(

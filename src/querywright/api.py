@@ -19,7 +19,7 @@ import dspy
 
 from querywright.arms import ArmDefaults, Arms, engine_for, split_knobs
 from querywright.data import Question, Splits, read_questions, split_questions
-from querywright.data.labels import PassageLabel, read_labels
+from querywright.data.labels import read_labels
 from querywright.data.splits import data_hash
 from querywright.data.types import History
 from querywright.errors import InputError
@@ -30,10 +30,10 @@ from querywright.opening import Metrics, Scoring, open_experiment
 from querywright.optimize.artifacts.files import ArtifactManifest
 from querywright.optimize.artifacts.save import check_same, given_to, save_compiled
 from querywright.optimize.artifacts.writers import keep_rewriter, ref_of
-from querywright.optimize.comparison import RIGHT, Comparison, check_settings, held_by, read_settings
+from querywright.optimize.comparison import RIGHT, Comparison, check_settings, read_settings
 from querywright.optimize.evaluate import Evaluation, Progress
 from querywright.optimize.judge_files import SavedJudge, resolve_judge, resolve_judges
-from querywright.optimize.labels import PoolLabels, check_judge, label_pool, label_row, pool_passages
+from querywright.optimize.labels import PoolLabels, check_judge, earlier_labels, label_pool, pool_passages
 from querywright.optimize.objectives import check_judges, objectives_of
 from querywright.optimize.results import CompileResult, CompileSettings
 from querywright.optimize.search.compile import compile_program
@@ -41,7 +41,8 @@ from querywright.optimize.search.core import further_questions
 from querywright.optimize.slices import check_known, columns_of
 from querywright.progress import shown
 from querywright.retrieval.checks import helpful
-from querywright.retrieval.edits import follow_rows, former_passages, labeled_passages
+from querywright.retrieval.edits import former_passages, labeled_passages
+from querywright.retrieval.engines import passages_in
 from querywright.technique_names import technique_named
 from querywright.workspace import Tell, Workspace
 
@@ -209,7 +210,8 @@ def label(
 ) -> PoolLabels:
     """Label the passages that arms find, and return a table that people can correct and that ``labels=`` accepts.
 
-    The table also contains the labels that the questions already have, with the passages' text.
+    The table also contains the labels that the questions already have, with the passages' text. If a labeled passage
+    was split or deleted, its row keeps the former id and text, and the parts get no label.
 
     Args:
         arms: The arms, in any form that ``compare`` accepts. Their top passages are pooled.
@@ -262,18 +264,13 @@ def label(
         asked = place.lm if judge_lm is None else place.another_lm(judge_lm)
         pool, failed = pool_passages(experiment.programs, experiment.questions, lm=place.lm, depth=depth, **run)
         earlier = [] if labels is None else read_labels(labels)
-        own: list[PassageLabel] = []
-        searched = experiment.retriever
-        if callable(getattr(searched, "passages", None)):
-            former = {**labeled_passages(labels), **labeled_passages((reading or {}).get("labels"))}
-            former |= former_passages(searched)
-            earlier = follow_rows(earlier, searched.passages(), former, tell or warn_caller)
-            keys = {one.key for one in earlier}
-            texts = former | (held_by(searched, [id for one in experiment.given for id in one.evidence]) or {})
-            rows = [label_row(one, texts[id]) for one in experiment.given for id in one.evidence if id in texts]
-            own = follow_rows(rows, searched.passages(), former, lambda _: None)  # reported when questions were opened
-            own = [one for one in own if one.key not in keys]
-        found = label_pool(pool, experiment.given, judging, there=[*earlier, *own], lm=asked, **run)
+        former = {**labeled_passages(labels), **labeled_passages((reading or {}).get("labels"))}
+        searched = [one for one in dict.fromkeys(experiment.searched) if callable(getattr(one, "passages", None))]
+        for one in searched:
+            former |= former_passages(one)
+        held = [passages_in(one) for one in searched]
+        there, labeled = earlier_labels(earlier, experiment.given, held, former, tell or warn_caller)
+        found = label_pool(pool, experiment.given, judging, there=there, labeled=labeled, lm=asked, **run)
     failed = {**failed, **found.failed}
     notes = [] if saved is None else [saved.standing(asked.model, lm_digest(asked))]
     if found.unreadable:
@@ -282,7 +279,8 @@ def label(
             "rerun with a different judge LM"
         )
     notes += [f"failed questions in {name}: {count}" for name, count in failed.items()]
-    return replace(found, added=found.added + len(own), failed=failed, notes=tuple(notes))
+    added = max(0, len(found.labels) - len({one.key for one in earlier}))  # rows that moved can unite
+    return replace(found, added=added, failed=failed, notes=tuple(notes))
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)

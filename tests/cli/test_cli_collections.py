@@ -120,7 +120,7 @@ def test_collections_are_listed_shown_and_deleted(ok, cli, wrong, home, passages
 
 
 def test_indexing_a_packaged_set_says_so(ok, passages):
-    assert "source: the packaged set 'sample', not a file or folder of yours" in ok("index", "mine", "sample").err
+    assert "source: the packaged set 'sample' (not one of your files or folders)" in ok("index", "mine", "sample").err
     assert "packaged" not in ok("index", "tiny", passages).err
 
 

@@ -273,6 +273,7 @@ OWN = {
     "paragraph.rst": (f"{WORDS[:350]}::\n\n{INDENTED}\n\n{WORDS[:350]}", INDENTED),
     "note.rst": (f".. note::\n   :class: x\n\n    {WORDS[:350]}\n\n    So::\n\n{INDENTED}", INDENTED),
     "item.md": (f"- {WORDS[:350]}\n\n{FENCED}\n\n    {WORDS[:350]}\n\n- {WORDS[:350]}", FENCED),
+    "rule.md": (f"{WORDS[:350]}\n\n{'-' * 80}\n\n{FENCED}\n\n{WORDS[:350]}", FENCED),
     "paragraph.md": (f"{WORDS[:350]}\n\n{INDENTED}\n\n{WORDS[:350]}", INDENTED),
 }
 
@@ -285,6 +286,14 @@ def test_code_below_a_long_paragraph_or_item_is_not_split(folder, name):
     assert any(code.strip() in one.text for one in made), [one.text for one in made]
     assert made[0].text.startswith(text[:30])
     assert all(one.text.strip() != ".. note::" for one in made)
+
+
+def test_deep_indentation_and_a_long_directive_are_split(folder):
+    deep = "\n\n".join(" " * n + f"level{n} says what it says" for n in range(500))
+    made = read_documents(folder(a_md=deep, b_rst=f".. note:: {WORDS} {WORDS}"), chunk_overlap=0).passages
+    found = [word for one in made for word in one.text.split() if word.startswith("level")]
+    assert found == [f"level{n}" for n in range(500)]
+    assert max(len(one.text.split()) for one in made) <= 150
 
 
 @pytest.mark.parametrize("table", [GRID, SIMPLE])

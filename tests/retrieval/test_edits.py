@@ -15,6 +15,7 @@ import querywright as qw
 from querywright.data import Label, Passage, Question, read_documents
 from querywright.data.labels import PassageLabel, with_labels, write_labels
 from querywright.errors import InputError
+from querywright.optimize.labels import earlier_labels
 from querywright.programs import TECHNIQUES, make_program
 from querywright.retrieval.bm25 import BM25Retriever
 from querywright.retrieval.checks import tell_passages
@@ -688,6 +689,30 @@ def test_the_parts_of_a_split_passage_are_not_written_as_labeled_by_a_person(tmp
     found = qw.compare(["plain"], [question], labels=out, reader=None, metrics=["recall"], tell=told.append, **given)
     assert found.arms[0].mean("recall").value == 1
     assert any(f"the text of the labeled passage {whole.id!r} is now in 2 passages" in line for line in told)
+
+
+def test_labels_before_pooling_come_from_the_file_and_the_questions_and_cover_all_collections():
+    text, rest, more = prose("rose", 6), prose("thorn", 6), prose("fern", 6)
+    former = {"a.md#rose-0": Passage("a.md#rose-0", f"{text} {rest}"), "b.md#fern-1": Passage("b.md#fern-1", more)}
+    first = {one: Passage(one, said) for one, said in (("a.md#rose-2", text), ("a.md#thorn-3", rest))}
+    first |= {"c.md#fern-4": Passage("c.md#fern-4", f"New. {more}"), "c.md#moss-5": Passage("c.md#moss-5", "moss")}
+    second = {"all.md#fern-6": Passage("all.md#fern-6", f"{more} {prose('tulip', 6)}")}
+    evidence = {"a.md#rose-0": Label.ENTAILED, "b.md#fern-1": Label.USEFUL, "c.md#moss-5": Label.USEFUL}
+    question = Question("q", "?", evidence=evidence)
+    row = partial(PassageLabel, question="?", question_id="q", passage_id="c.md#moss-5", further={"note": "n"})
+    for there in (row(), row(label=Label.NOT_USEFUL, judged=Label.NOT_USEFUL, by=JUDGED)):
+        other = replace(there, question_id="other")
+        rows, labeled = earlier_labels([there, other], [question], [second, first], former, print)
+        found = {one.key: (one.label, one.by, one.further) for one in rows}
+        assert found == {
+            ("q", "a.md#rose-0"): ("ENTAILED", "person", {}),
+            ("q", "c.md#fern-4"): ("USEFUL", "person", {}),
+            ("q", "c.md#moss-5"): ("USEFUL", "person", {"note": "n"}),
+            other.key: (other.label, other.by, {"note": "n"}),
+        }
+        assert labeled == {("q", id) for id in (*first, *second)}
+    rows, _ = earlier_labels([row(label=Label.NOT_USEFUL, by="person")], [question], [second, first], former, print)
+    assert {one.passage_id: one.label for one in rows}["c.md#moss-5"] == "NOT_USEFUL", "the file precedes the question"
 
 
 def test_every_moved_label_is_in_the_notes_and_the_report_but_a_warning_names_three(tmp_path):

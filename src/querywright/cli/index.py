@@ -94,7 +94,7 @@ def index(
     if documents is not None:
         _note_files(documents.files)
     elif packaged_set(passages) is not None:
-        note(f"source: the packaged set {passages!r}, not a file or folder of yours")
+        note(f"source: the packaged set {passages!r} (not one of your files or folders)")
     for line in report.notes:
         note(f"warning: {line}")
     if report.stayed:

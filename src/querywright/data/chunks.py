@@ -33,8 +33,10 @@ _TARGETS = re.compile(rf"(?:[ \t]*(?:{_TARGET})?(?:\n|\Z))+")
 """Matches a text that contains only link targets, which are not text for a reader."""
 _RULES = re.compile(r"[\s\-=*_|`~:+]*")
 """Matches a text that contains only rules, table borders, and code fences."""
-_DIRECTIVE = re.compile(r"(?:\A|\n)[ \t]*\.\. [\w:-]+::[^\n]*(?:\n[ \t]+:[^\n]*)*\s*\Z")
+_DIRECTIVE = re.compile(r"(?:\A|\n)[ \t]*\.\. [\w:-]+::[^\n]{0,99}(?:\n[ \t]+:[^\n]*)*\s*\Z")
 """Matches a reStructuredText directive without its content, but with its options, at the end of a text."""
+DEEPEST = 40
+"""Indentation, in columns, from which indented text counts as equally deep."""
 
 Splitter = Callable[[str], Sequence[tuple[int, str]]]
 """Splits a text that is too large, and returns the pieces with their positions."""
@@ -140,7 +142,7 @@ def _pack(document: _Document, start: int, end: int, path: tuple[str, ...]) -> I
     first, size = start, 0
     for begin, stop in _blocks(document, start, end):
         words = count_words(document.text[begin:stop])
-        if size and size + words > document.size and not _lacks_text(document, first, begin):
+        if size + words > document.size and document.text[_after_headings(document, first, begin) : begin].strip():
             yield from _chunk(document, first, begin, path)
             first, size = begin, 0
         size += words
@@ -164,24 +166,26 @@ def _chunk(document: _Document, start: int, end: int, path: tuple[str, ...]) -> 
     text = document.text[start:end].rstrip()
     blank = re.match(r"(?:[^\S\n]*\n)*", text)
     first = blank.end() if blank else 0
-    if text[first:] and not _lacks_text(document, start, end) and not _TARGETS.fullmatch(text, first):
+    below = document.text[_after_headings(document, start, end) : end]
+    if not _RULES.fullmatch(below) and not _TARGETS.fullmatch(text, first):
         yield Chunk(start + first, text[first:], path or (document.title,))
 
 
-def _lacks_text(document: _Document, start: int, end: int) -> bool:
-    """Return whether the text between two positions contains only headings, rules, table borders, and fences."""
+def _after_headings(document: _Document, start: int, end: int) -> int:
+    """Return the position after the headings at the beginning of the text between two positions."""
     place = start
     for heading in document.headings:
         if start <= heading.start < end and not document.text[place : heading.start].strip():
             place = max(place, heading.end)
-    return place >= end or _RULES.fullmatch(document.text, place, end) is not None
+    return place
 
 
 def _blocks(document: _Document, start: int, end: int) -> Iterator[tuple[int, int]]:
     """Yield each block's start and end position, without gaps between blocks.
 
-    A blank line ends a block unless an indented line follows. A block that is too large is split into its first lines
-    and the indented text below them, so a code block or a paragraph of a list item stays whole if it fits.
+    A blank line (see ``_breaks``) ends a block unless an indented line follows. A block that is too large is split into
+    its first lines and the indented text below them, so a code block or a paragraph of a list item stays whole if it
+    fits.
     """
     return _level(document, [*_breaks(document, start, end)], start, end, 0)
 
@@ -189,7 +193,7 @@ def _blocks(document: _Document, start: int, end: int) -> Iterator[tuple[int, in
 def _level(
     document: _Document, breaks: Sequence[_Break], start: int, end: int, indent: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield the blocks whose first lines have at most the given indentation, or the parts of blocks that are too large.
+    """Yield the blocks at an indentation. A block that is too large is yielded in parts.
 
     A directive's first line stays with the first part of its content.
     """
@@ -203,8 +207,8 @@ def _level(
         else:
             yield begin, first
         for below, last, within in _cut(inside[1:], inside[0].place, stop, deeper - 1):
-            whole = _fits(document, below, last)
-            for _, part_end in [(below, last)] if whole else _level(document, within, below, last, deeper):
+            fits = _fits(document, below, last)
+            for _, part_end in [(below, last)] if fits else _level(document, within, below, last, deeper):
                 yield first, part_end
                 first = part_end
 
@@ -231,7 +235,8 @@ def _breaks(document: _Document, start: int, end: int) -> Iterator[_Break]:
     fence, is_blank, in_table, is_border = "", False, False, False
     for line in document.text[start:end].splitlines(keepends=True):
         if is_blank and not fence and not in_table and line.strip():
-            yield _Break(place, len(line.expandtabs()) - len(line.expandtabs().lstrip()))
+            indent = len(line.expandtabs()) - len(line.expandtabs().lstrip())
+            yield _Break(place, min(indent, DEEPEST))
         if document.fences and (mark := _FENCE.match(line)):
             if not fence:
                 fence = mark[1]

@@ -66,5 +66,5 @@ def test_engines_that_no_trial_used_are_noted(make_world, make_lm, trials):
     techniques = {"hcqr": {"engines": ["dense", "hybrid"], "search": "named"}}
     outcome = run({"dense": world, "hybrid": other}, world.splits, make_lm(), techniques, trials=trials)
     notes = [line for line in outcome.notes if line.startswith("not tried")]
-    note = "not tried in 2 trials: hcqr@hybrid; for more combinations, use a larger number of trials"
+    note = "not tried in 2 trials: hcqr@hybrid; to try more combinations, increase the number of trials"
     assert notes == ([note] if trials == 2 else [])
