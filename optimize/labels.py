@@ -143,7 +143,7 @@ def earlier_labels(
     """Return the rows of labels that exist before pooling, and the keys of all passages to which these labels apply.
 
     The rows follow passages that moved or changed a little, in the collection that has most of them. The row of a split
-    or deleted passage stays as it is.
+    or deleted passage stays unchanged.
 
     Args:
         labels: Rows from a label file.

@@ -18,7 +18,7 @@ from querywright.errors import InputError
 from querywright.optimize.labels import earlier_labels
 from querywright.programs import TECHNIQUES, make_program
 from querywright.retrieval.bm25 import BM25Retriever
-from querywright.retrieval.checks import tell_passages
+from querywright.retrieval.checks import current_labels, tell_passages
 from querywright.retrieval.edits import (
     follow_labels,
     follow_rows,
@@ -663,6 +663,20 @@ def test_the_labels_of_the_questions_are_in_the_label_table_even_if_no_arm_found
     }  # fmt: skip
     assert rows["soil2"]["passage_id"] != soil
     assert rows["sink6"]["passage_id"] == sink, "the label of a deleted passage stays, so that runs report it"
+
+
+def test_labels_for_dspy_alone_follow_edits(edited):
+    asked, home, soil, sink = edited
+    retriever = qw.ChromaRetriever("mine", home=home)
+    with pytest.warns(UserWarning, match="labeled passages") as told:
+        moved, lost = current_labels(qw.read_questions(asked), retriever)
+    (now,) = moved.evidence
+    assert soil not in retriever
+    assert "soil2" in retriever.get([now])[0].text
+    assert lost.evidence == {sink: Label.ENTAILED}
+    said = [str(one.message) for one in told]
+    assert any("labeled passages that moved or changed: 1" in line for line in said)
+    assert any(f"no passage contains most of their text: {sink!r}" in line for line in said)
 
 
 @pytest.mark.parametrize("labels_in", ["questions", "file"])

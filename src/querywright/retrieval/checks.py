@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -12,10 +13,11 @@ from types import MappingProxyType
 from typing import Any
 
 from querywright.data.reading import check_evidence, check_labels
+from querywright.data.sources import Source
 from querywright.data.types import Label, Passage, Question
 from querywright.errors import InputError, unknown
 from querywright.retrieval.callable import ID_KEYS, MADE_ID, CallableRetriever
-from querywright.retrieval.edits import within
+from querywright.retrieval.edits import follow_labels, former_passages, labeled_passages, within
 from querywright.retrieval.fusion import reading
 from querywright.retrieval.replay import searched_by
 
@@ -136,6 +138,31 @@ def tell_rebuilt(retrievers: Iterable[Any], tell: Tell, arms: Mapping[str, Any] 
             f"searches the earlier passages; open it again, for example with ChromaRetriever({name!r}), and load "
             "programs that use it again"
         )
+
+
+def current_labels(
+    questions: Sequence[Question], retriever: Any, labels: Source | None = None, tell: Tell = warnings.warn
+) -> list[Question]:
+    """Return the questions with labels for a retriever's current passages, for use with DSPy alone.
+
+    ``compare``, ``compile``, and ``study`` do this themselves. Labels follow passages that moved or changed a little.
+
+    Args:
+        questions: The questions, with their labels.
+        retriever: The retriever.
+        labels: The label file or rows from which the questions have labels, because it contains the text of passages
+            from other workspaces. Default None.
+        tell: A function that is called with each warning about the labels. Default ``warnings.warn``.
+
+    Raises:
+        InputError: No passage matches the retriever's filter.
+        DataError: The labels were made for a different collection.
+    """
+    former = labeled_passages(labels) | former_passages(retriever)
+    if callable(getattr(retriever, "passages", None)):
+        questions = follow_labels(questions, retriever.passages, former, tell, tell)
+    tell_searched(questions, retriever, former, tell)
+    return list(questions)
 
 
 def tell_searched(questions: Sequence[Question], retriever: Any, former: Mapping[str, Passage], tell: Tell) -> None:
