@@ -351,13 +351,16 @@ def test_the_command_takes_sizes_and_says_what_was_lost(folder, tmp_path, capsys
     assert "--chunk-size and --chunk-overlap apply only to documents" in capsys.readouterr().err
 
 
-def test_a_changed_file_replaces_its_passages_and_the_others_stay(folder, tmp_path):
+def test_a_changed_file_replaces_its_passages_and_the_others_stay(folder, tmp_path, caplog, capsys):
     docs = folder(a_md=f"# A\n\n{WORDS}", b_md="# B\n\nSecond.", half_pdf=pdf("Typed.", None))
     home = tmp_path / "home"
     qw.ChromaRetriever.build("mine", docs, home=home)
     (docs / "a.md").write_text("Now it is short.")
     again = qw.ChromaRetriever.build("mine", docs / "a.md", home=home)
     assert again.count == 3
+    assert "(2 from docs/b.md, docs/half.pdf); prune=True removes them" in caplog.text
+    assert run(["index", "mine", str(docs / "a.md"), "--home", str(home)]) == 0
+    assert "kept from earlier sources: 2 from docs/b.md, docs/half.pdf (to" in " ".join(capsys.readouterr().err.split())
     assert {hit.passage.text for hit in again.search(["short"], 5)[0]} == {
         "Now it is short.",
         "# B\n\nSecond.",

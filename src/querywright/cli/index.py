@@ -98,7 +98,7 @@ def index(
     for line in report.notes:
         note(f"warning: {line}")
     if report.stayed:
-        note(f"passages kept from earlier sources: {report.stayed} (to remove these passages, use --prune)")
+        note(f"passages kept from earlier sources: {report.stayed_text} (to remove these passages, use --prune)")
 
 
 def _note_files(files: Sequence[DocumentFile]) -> None:

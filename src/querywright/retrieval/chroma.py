@@ -223,7 +223,7 @@ class ChromaRetriever(_Dense, CollectionPassages):
             _logger.warning("%s: %s", name, line)
         if report.stayed:
             _logger.warning(
-                "%r still has passages from earlier builds (%d); prune=True removes them", name, report.stayed
+                "%r still has passages from earlier builds (%s); prune=True removes them", name, report.stayed_text
             )
         return cls(name, embedder=embedder, home=home)
 

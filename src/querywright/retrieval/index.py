@@ -50,6 +50,7 @@ SEARCH_ALL = 10_000
 SEARCH_SAMPLE = 500
 CHECKED_AT_OPENING = 16
 LARGEST_INTEGER = 2**63 - 1
+SHOWN_FILES = 3
 
 _logger = logging.getLogger(__name__)
 
@@ -72,6 +73,7 @@ class IndexReport:
         seconds: Duration of the build.
         notes: Warnings about texts that occur under several ids and, if the collection was rebuilt, about passages that
             are too long for the embedder.
+        stayed_files: The document files of the passages that stay.
     """
 
     name: str
@@ -86,6 +88,14 @@ class IndexReport:
     rebuilt: bool
     seconds: float
     notes: tuple[str, ...] = ()
+    stayed_files: tuple[str, ...] = ()
+
+    @property
+    def stayed_text(self) -> str:
+        """The number of passages that stay, and the first of their files."""
+        more = ", ..." if len(self.stayed_files) > SHOWN_FILES else ""
+        files = f" from {', '.join(self.stayed_files[:SHOWN_FILES])}{more}" if self.stayed_files else ""
+        return f"{self.stayed}{files}"
 
 
 def build_collection(
@@ -164,6 +174,7 @@ def build_collection(
             rebuilt=manifest is not published,
             seconds=time.monotonic() - begin,
             notes=tuple(notes),
+            stayed_files=tuple(sorted({str(one.metadata["file"]) for one in stay.values() if one.is_of_document})),
         )
 
 
