@@ -44,7 +44,7 @@ def percent(mean: Mean) -> str:
     text = f"{100 * mean.value:.1f}"
     if not math.isnan(mean.low):
         text += f" [{100 * mean.low:.0f}, {100 * mean.high:.0f}]"
-    return text + (f" ({mean.unscored} unscored)" if mean.unscored else "")
+    return text + (f" ({mean.unscored} of {mean.n + mean.unscored} unscored)" if mean.unscored else "")
 
 
 def table_rows(evaluations: Sequence[Evaluation], *, timed: bool = True) -> list[dict[str, str]]:

@@ -103,11 +103,15 @@ def test_scores_and_verdicts_are_those_of_the_evaluations(full):
     table = [dict(zip(head, one, strict=True)) for one in rows]
     # Wilson's interval of 1 of 3 is 6.1 to 79.2, of 2 of 3 20.8 to 93.9, of 0 of 4 0 to 49.0 per cent
     assert [one["accuracy"] for one in table] == [
-        "33.3 [6, 79] (1 unscored)",
-        "66.7 [21, 94] (1 unscored)",
+        "33.3 [6, 79] (1 of 4 unscored)",
+        "66.7 [21, 94] (1 of 4 unscored)",
         "0.0 [0, 49]",
     ]
-    assert [one["decision_useful"] for one in table] == ["33.3 [6, 79] (1 unscored)", "33.3 [6, 79] (1 unscored)", "-"]
+    assert [one["decision_useful"] for one in table] == [
+        "33.3 [6, 79] (1 of 4 unscored)",
+        "33.3 [6, 79] (1 of 4 unscored)",
+        "-",
+    ]
     assert [one["arm"] for one in table] == ["1 plain (baseline)", f"2 {BETTER.name}", "3 worse %{x} $y$"]
     assert [one["calls per question"] for one in table] == ["1.0", "1.0", "0.0"]
     assert [one["tokens per question"] for one in table] == ["0", "10", "0"]
@@ -127,7 +131,7 @@ def test_the_figures_are_those_of_the_evaluations(full):
     ]
     drawn = full.drawn("figure-mean-0")
     assert [one for one in drawn if one in ("33.3", "66.7", "0.0")] == ["33.3", "66.7", "0.0"]
-    assert "plain: 33.3 [6, 79] (1 unscored)" in drawn
+    assert "plain: 33.3 [6, 79] (1 of 4 unscored)" in drawn
     assert not any("worse" in one for one in full.drawn("figure-mean-1") if ":" in one)  # it has no such score
     drawn = full.drawn("figure-difference-0")
     assert [one for one in drawn if one.isdigit()] == ["0", "1", "1", "0"]  # lost, won, of either arm
@@ -228,7 +232,7 @@ def test_no_text_of_the_data_becomes_markup_and_nothing_is_fetched(full):
     assert EVIL in full.json("report-data")["texts"]
     assert any(one.startswith("<b>better</b>") for one in full.drawn("figure-mean-0"))
     labels = {attrs["id"]: attrs["aria-label"] for _, attrs in full.tags if attrs.get("class") == "figure"}
-    assert labels["figure-mean-0"].startswith("accuracy, 95% interval. plain: 33.3 [6, 79] (1 unscored); ")
+    assert labels["figure-mean-0"].startswith("accuracy, 95% interval. plain: 33.3 [6, 79] (1 of 4 unscored); ")
 
 
 def test_decisions_are_told_where_there_are_any(report):

@@ -41,7 +41,7 @@ def test_a_table_has_a_row_an_arm_and_the_columns_that_some_arm_has_a_value_for(
     }
     assert list(other) == list(one)
     assert other["accuracy"] == "-"
-    assert other["decision_useful"].endswith("(1 unscored)")
+    assert other["decision_useful"].endswith("(1 of 2 unscored)")
     assert (other["fallbacks"], other["invalid"], other["failed"]) == ("100%", "-", "lm 1")
     assert (none["fallbacks"], none["invalid"], none["failed"], none["p50 / p95 s"]) == ("-", "-", "lm 1", "- / -")
     assert table_rows([]) == []
@@ -79,7 +79,7 @@ def test_the_table_has_a_row_an_arm_and_question(tmp_path):
     assert list(frame.columns) == [name for name in columns if name != "question"]
     assert frame.groupby("arm")["accuracy"].mean()["plain"] == 0.5
     assert frame["passages"][0] == ["a", "b"]
-    assert "50.0 [9, 91] (1 unscored)" in arm._repr_html_()
+    assert "50.0 [9, 91] (1 of 3 unscored)" in arm._repr_html_()
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl"])

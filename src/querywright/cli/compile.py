@@ -141,7 +141,8 @@ def show_compiled(tuned: Compilation, *, verbose: bool = False) -> None:
     arms = [
         {
             "arm": arm.name,
-            objective.name: _per_cent(objective.value(arm.dev)) + (f" ({unscored} unscored)" if unscored else ""),
+            objective.name: _per_cent(objective.value(arm.dev))
+            + (f" ({unscored} of {len(arm.dev.rows)} unscored)" if unscored else ""),
             "ENTAILED": _per_cent(arm.dev.label_share(Label.ENTAILED)),
             "prompts": arm.prompt,
             "knobs": _changed_knobs(tuned, arm),
