@@ -278,6 +278,18 @@ OWN = {
 }
 
 
+@pytest.mark.parametrize("suffix", ["md", "rst"])
+@pytest.mark.parametrize("before", ["", "# T\n\n", "1. Outer\n   "])
+def test_list_items_without_blank_lines_are_not_split(folder, suffix, before):
+    indent = " " * 3 * before.startswith("1")
+    items = [f"{indent}- item{n} {WORDS[:90]}\n{indent}  more{n} of it {WORDS[:60]}\n" for n in range(14)]
+    made = read_documents(folder(**{f"a_{suffix}": f"{before}\n{''.join(items)}"})).passages
+    assert len(made) > 1
+    assert all(any(item.strip() in one.text for one in made) for item in items)
+    small = f"{WORDS[:600]}\n\n{''.join(items[:3])}"
+    assert any("".join(items[:3]).strip() in one.text for one in read_documents(folder(b_md=small) / "b.md").passages)
+
+
 @pytest.mark.parametrize("name", OWN)
 def test_code_below_a_long_paragraph_or_item_is_not_split(folder, name):
     text, code = OWN[name]

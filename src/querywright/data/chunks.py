@@ -35,6 +35,8 @@ _RULES = re.compile(r"[\s\-=*_|`~:+]*")
 """Matches a text that contains only rules, table borders, and code fences."""
 _DIRECTIVE = re.compile(r"(?:\A|\n)[ \t]*\.\. [\w:-]+::[^\n]{0,99}(?:\n[ \t]+:[^\n]*)*\s*\Z")
 """Matches a reStructuredText directive without its content, but with its options, at the end of a text."""
+_ITEM = re.compile(r"[ \t]*(?:[-*+\u2022]|\d{1,3}[.)]|#\.)[ \t]+\S")
+"""Matches the beginning of a list item."""
 DEEPEST = 40
 """Indentation, in columns, from which indented text counts as equally deep."""
 
@@ -111,10 +113,16 @@ class _Document(NamedTuple):
 
 
 class _Break(NamedTuple):
-    """A line after a blank line: its position and indentation."""
+    """A position where a block can be split: the beginning of a line after a blank line, or of a list item.
+
+    Args:
+        place: The position.
+        depth: Twice the line's indentation, plus 1 for a list item without a blank line before it, because a list is
+            split there only if it is too large.
+    """
 
     place: int
-    indent: int
+    depth: int
 
 
 def _section(document: _Document, start: int, end: int, path: tuple[str, ...], level: int) -> Iterator[Chunk]:
@@ -184,20 +192,20 @@ def _blocks(document: _Document, start: int, end: int) -> Iterator[tuple[int, in
     """Yield each block's start and end position, without gaps between blocks.
 
     A blank line (see ``_breaks``) ends a block unless an indented line follows. A block that is too large is split into
-    its first lines and the indented text below them, so a code block or a paragraph of a list item stays whole if it
-    fits.
+    its first lines and the indented text below them, and between list items, so a code block, a list item, or a
+    paragraph of a list item stays whole if it fits.
     """
     return _level(document, [*_breaks(document, start, end)], start, end, 0)
 
 
 def _level(
-    document: _Document, breaks: Sequence[_Break], start: int, end: int, indent: int
+    document: _Document, breaks: Sequence[_Break], start: int, end: int, depth: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield the blocks at an indentation. A block that is too large is yielded in parts.
+    """Yield the blocks at a depth. A block that is too large is yielded in parts.
 
     A directive's first line stays with the first part of its content.
     """
-    for begin, stop, inside in _cut(breaks, start, end, indent):
+    for begin, stop, inside in _cut(breaks, start, end, depth):
         if not inside or _fits(document, begin, stop):
             yield begin, stop
             continue
@@ -217,11 +225,11 @@ def _fits(document: _Document, start: int, end: int) -> bool:
     return count_words(document.text[start:end]) <= document.size
 
 
-def _cut(breaks: Sequence[_Break], start: int, end: int, indent: int) -> Iterator[tuple[int, int, Sequence[_Break]]]:
-    """Yield the start and end of each range between breaks with at most the given indentation, and its other breaks."""
+def _cut(breaks: Sequence[_Break], start: int, end: int, depth: int) -> Iterator[tuple[int, int, Sequence[_Break]]]:
+    """Yield the start and end of each range between breaks with at most the given depth, and its other breaks."""
     inside: list[_Break] = []
     for one in breaks:
-        if one.indent <= indent:
+        if one.depth <= depth:
             yield start, one.place, inside
             start, inside = one.place, []
         else:
@@ -230,13 +238,13 @@ def _cut(breaks: Sequence[_Break], start: int, end: int, indent: int) -> Iterato
 
 
 def _breaks(document: _Document, start: int, end: int) -> Iterator[_Break]:
-    """Yield each line after a blank line, except in fenced code and simple reStructuredText tables."""
+    """Yield each line after a blank line, and each list item, except in fenced code and simple RST tables."""
     place = start
     fence, is_blank, in_table, is_border = "", False, False, False
     for line in document.text[start:end].splitlines(keepends=True):
-        if is_blank and not fence and not in_table and line.strip():
+        if not fence and not in_table and place > start and (line.strip() if is_blank else _ITEM.match(line)):
             indent = len(line.expandtabs()) - len(line.expandtabs().lstrip())
-            yield _Break(place, min(indent, DEEPEST))
+            yield _Break(place, 2 * min(indent, DEEPEST) + (not is_blank))
         if document.fences and (mark := _FENCE.match(line)):
             if not fence:
                 fence = mark[1]
