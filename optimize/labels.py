@@ -143,7 +143,7 @@ def earlier_labels(
     """Return the rows of labels that exist before pooling, and the keys of all passages to which these labels apply.
 
     The rows follow passages that moved or changed a little, in the collection that has most of them. The row of a split
-    or deleted passage stays unchanged.
+    or deleted passage stays unchanged, and the parts of a split passage get rows without a label.
 
     Args:
         labels: Rows from a label file.
@@ -158,19 +158,23 @@ def earlier_labels(
         """Ignore a message that was shown when the questions were opened."""
 
     named = {id for one in questions for id in one.evidence} | {one.passage_id for one in labels}
-    followed = next(iter(labeled_first(named, collections)), {}).values()
+    followed = next(iter(labeled_first(named, collections)), {})
     texts = dict(former)
     for held in collections:
         texts |= held
-    rows = {one.key: one for one in follow_rows(labels, followed, former, tell)}
+    rows = {one.key: one for one in follow_rows(labels, followed.values(), former, tell)}
     given = [label_row(one, texts[id]) for one in questions for id in one.evidence if id in texts]
-    for one in follow_rows(given, followed, former, ignore):
+    for one in follow_rows(given, followed.values(), former, ignore):
         there = rows.setdefault(one.key, one)
         if there.label is None or (one.by == PERSON != there.by):
             rows[one.key] = replace(there, label=one.label, by=one.by)
     asked = {one.id for one in questions}
     united = with_labels(questions, [one for one in rows.values() if one.question_id in asked])
     settled = settle_labels(united, [partial(dict, one) for one in collections], former, ignore, ignore)
+    for question, one in zip(questions, settled, strict=True):
+        for id in one.evidence:
+            if id in followed:
+                rows.setdefault((question.id, id), label_row(question, followed[id]))
     return list(rows.values()), {(one.id, id) for one in settled for id in one.evidence}
 
 

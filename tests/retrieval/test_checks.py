@@ -84,7 +84,7 @@ def test_each_label_of_a_missing_passage_is_reported_once():
     assert [line.count("no longer exist, and no passage contains most of their text: 'gears'") for line in said] == [
         1, 1, 1, 0, 0, 0,
     ]  # fmt: skip
-    assert ["scores 0 on this question" in line for line in said[:3]] == [False, False, True]
+    assert ["scores above 0 on this question" in line for line in said[:3]] == [False, False, True]
     assert "for 1 of 3 questions, no helpful passage is in the collection" in said[3]
     assert "4 of 5 labels of helpful passages" in said[4]
     assert "helpful passages that are not in the collection: ['lamp'] (1 of 2 helpful; passages in the" in said[5]
@@ -102,8 +102,8 @@ def test_passages_that_are_not_useful_may_be_missing():
     tell_passages(questions, ROWS, None, None, said.append, former)
     assert said == [
         "warning: question 'q2' ('?'): labeled passages no longer exist, and no passage contains most of their text: "
-        "'gears' ('The text of gears.' ...), 'lamp' ('The text of lamp.' ...); every search scores 0 on this question; "
-        "label a passage in the collection, and remove these labels",
+        "'gears' ('The text of gears.' ...), 'lamp' ('The text of lamp.' ...); no search scores above 0 on this "
+        "question; label a passage in the collection, and remove these labels",
         "warning: question 'q3' ('?'): labeled passages no longer exist, and no passage contains most of their text: "
         "'gears' ('The text of gears.' ...); label a passage in the collection, and "
         "remove these labels",

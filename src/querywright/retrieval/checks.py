@@ -285,7 +285,7 @@ def _tell_missing(
     for question in questions:
         if lost := [id for id in question.evidence if id in deleted]:
             each = (f"{id!r} ({' '.join(former[id].text.split())[:BEGINNING]!r} ...)" for id in lost)
-            score = "every search scores 0 on this question; " * (len(lost) == len(question.evidence))
+            score = "no search scores above 0 on this question; " * (len(lost) == len(question.evidence))
             tell(
                 f"warning: question {question.in_words}: labeled passages no longer exist, and no passage contains "
                 f"most of their text: {', '.join(each)}; {score}label a passage in the collection, and remove these "
@@ -295,10 +295,10 @@ def _tell_missing(
     none = sum(held.keys().isdisjoint(one.evidence) and not one.evidence.keys() <= deleted for one in questions)
     if none:
         tell(
-            f"warning: for {none} of {len(questions)} questions, no helpful passage is in the collection, so every "
-            "search scores 0 on these questions. Index the labeled passages, search the collection that was labeled, "
-            "or correct the IDs. If the documents were edited since, pass a label file with the passages' text, or "
-            "index the labeled version first, and then the current version"
+            f"warning: for {none} of {len(questions)} questions, no helpful passage is in the collection, so no "
+            "search scores above 0 on these questions. Index the labeled passages, search the collection that was "
+            "labeled, or correct the IDs. If the documents were edited since, pass a label file with the passages' "
+            "text, or index the labeled version first, and then the current version"
         )
     if missing:
         gone = sum(id not in held for one in questions for id in one.evidence)
@@ -319,7 +319,7 @@ def _tell_filtered(questions: Sequence[Question], held: Mapping[str, bool], tell
     if none or some:
         tell(
             f"warning: the filter (--where, where=) matches {sum(held.values())} of {len(held)} passages. Questions "
-            f"that lose all labeled passages: {none} of {len(questions)}; every search scores 0 on these questions. "
+            f"that lose all labeled passages: {none} of {len(questions)}; no search scores above 0 on these questions. "
             f"Questions that lose some labeled passages: {some}. Change the filter, or remove these questions"
         )
 
