@@ -171,8 +171,8 @@ def earlier_labels(
     asked = {one.id for one in questions}
     united = with_labels(questions, [one for one in rows.values() if one.question_id in asked])
     settled = settle_labels(united, [partial(dict, one) for one in collections], former, ignore, ignore)
-    for question, one in zip(questions, settled, strict=True):
-        for id in one.evidence:
+    for question, now in zip(questions, settled, strict=True):
+        for id in now.evidence:
             if id in followed:
                 rows.setdefault((question.id, id), label_row(question, followed[id]))
     return list(rows.values()), {(one.id, id) for one in settled for id in one.evidence}
