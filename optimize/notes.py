@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from querywright.data.labels import evidence_by
@@ -76,7 +77,7 @@ def _of_accuracy(questions: Sequence[Question], readers: Sequence[str], *, is_sl
 
 
 def passage_warnings(
-    evaluations: Sequence[Evaluation], retrievers: Iterable[Any], own: Iterable[Any] = ()
+    evaluations: Sequence[Evaluation], retrievers: Iterable[Any], own: Mapping[str, Any] = MappingProxyType({})
 ) -> list[str]:
     """Return warnings about programs whose passages do not come from the current collection.
 
@@ -85,21 +86,26 @@ def passage_warnings(
 
     Args:
         evaluations: Results of the programs.
-        retrievers: The open retrievers of the run. A collection that was rebuilt after one of them or of ``own`` was
-            opened is not reported, because ``tell_rebuilt`` has reported it.
-        own: The retrievers of programs.
+        retrievers: The open retrievers of the run. A collection that was rebuilt after one of them was opened, or for
+            a program after its retriever in ``own`` was opened, is not reported, because ``tell_rebuilt`` has reported
+            it.
+        own: The programs' own retrievers, by the name of the evaluation. Default: none.
     """
-    retrievers, own = [*dict.fromkeys(retrievers)], [*dict.fromkeys(own)]
-    known, lines, others = rebuilt([*retrievers, *own]), list[str](), list[Evaluation]()
+    retrievers = [*dict.fromkeys(retrievers)]
+    known, lines, others = rebuilt(retrievers), list[str](), list[Evaluation]()
     for one in evaluations:
-        names = sorted({name for row in one.rows for name in row.rebuilt}.difference(known))
+        told = {*known, *rebuilt([own.get(one.name)])}
+        names = sorted({name for row in one.rows for name in row.rebuilt} - told)
         lines += [
             f"warning: {one.name} searched the collection {name!r} as it was before it was rebuilt, so do not compare "
             "its scores with the scores of other arms; open its retriever again, or create the program again"
             for name in names
         ]
         others += [] if names else [one]
-    return [*lines, *_unknown_passages(others, retrievers, own)]
+    return [
+        *lines,
+        *_unknown_passages(others, retrievers, [one for one in dict.fromkeys(own.values()) if one is not None]),
+    ]
 
 
 def _unknown_passages(evaluations: Sequence[Evaluation], retrievers: Sequence[Any], own: Sequence[Any]) -> list[str]:

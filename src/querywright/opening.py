@@ -155,7 +155,8 @@ class Experiment:
             self.programs, self.questions, lm=self.workspace.lm, baseline=self.baseline(baseline),
             references=references, metrics=self.metrics, slices=slices, **run,
         )  # fmt: skip
-        later = passage_warnings(found.arms, self.retrievers.values(), self.searched)
+        own = {name: one.technique.retriever for name, one in self.programs.items()}
+        later = passage_warnings(found.arms, self.retrievers.values(), own)
         for line in later:
             self.tell(line)
         return replace(

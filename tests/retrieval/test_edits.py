@@ -475,6 +475,9 @@ def test_a_custom_program_that_searches_a_collection_as_it_was_before_a_rebuild_
     assert "the collection 'mine' was rebuilt after the retriever was opened" in line
     (line,) = warned({"old": make_program("plain", held, reader=None)})
     assert "the collection 'mine' was rebuilt after the retriever of old was opened" in line
+    first, *others = warned({"old": make_program("plain", held, reader=None), **holders(held)})
+    assert first == line
+    assert others == lines, "a warning about one arm does not replace the warnings about the others"
 
 
 def test_labels_follow_the_current_passages_also_if_an_arm_searches_the_earlier_ones(edited):
